@@ -1,0 +1,82 @@
+"""perdure makes AI agents durable.
+
+A checkpoint after every step, leases and fences so that any worker resumes any run after any crash, on one SQLite
+file or on Postgres, with the same agent code. `README.md` is the way in; `ARCHITECTURE.md` says how it works.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version as _version
+
+from perdure.app import App
+from perdure.client.handles import Handle
+from perdure.client.info import RunInfo
+from perdure.core.endings import Again
+from perdure.core.retry import Retry
+from perdure.errors import (
+    AlreadyAnswered,
+    Conflict,
+    Diverged,
+    LeaseLost,
+    NotFound,
+    NotInRun,
+    NotSerializable,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PerdureError,
+    RunCancelled,
+    RunEnded,
+    RunFailed,
+    RunHeld,
+    SchemaAhead,
+    SchemaOutdated,
+    StartMismatch,
+    StepFailed,
+    StoreError,
+    StoreUnavailable,
+    ThreadBusy,
+    UnknownAgent,
+    Unwind,
+    UsageError,
+)
+from perdure.runtime.step import step
+from perdure.runtime.verbs import current, now, random, uuid4
+
+__version__ = _version("perdure")
+
+__all__ = [
+    "Again",
+    "AlreadyAnswered",
+    "App",
+    "Conflict",
+    "Diverged",
+    "Handle",
+    "LeaseLost",
+    "NotFound",
+    "NotInRun",
+    "NotSerializable",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "PerdureError",
+    "Retry",
+    "RunCancelled",
+    "RunEnded",
+    "RunFailed",
+    "RunHeld",
+    "RunInfo",
+    "SchemaAhead",
+    "SchemaOutdated",
+    "StartMismatch",
+    "StepFailed",
+    "StoreError",
+    "StoreUnavailable",
+    "ThreadBusy",
+    "UnknownAgent",
+    "Unwind",
+    "UsageError",
+    "current",
+    "now",
+    "random",
+    "step",
+    "uuid4",
+]

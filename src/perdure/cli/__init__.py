@@ -1,0 +1,30 @@
+"""The command line: `perdure …`, or `python -m perdure …`.
+
+**Shape.** `root` lists the commands by name and loads one only when it is asked for, so `perdure --help` imports
+click and nothing else. Commands that only look work on a store (`--store`); commands that run code take a
+`MODULE:APP`. Rows become plain documents (`documents`), a document becomes JSON or a page (`terminal`); why a run
+waits (`waiting`) and what happened to it (`timeline`) are decided without I/O.
+
+**Streams.** Stdout carries what was asked for, one JSON document with `--json`; everything else goes to stderr.
+
+**Failure.** An error that perdure raises on purpose is one line on stderr and an exit code from `exits`. Anything
+else is a defect and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    import sys
+
+    from perdure.cli.exits import Exit
+    from perdure.cli.root import cli
+
+    try:
+        cli(prog_name="perdure")
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        sys.exit(Exit.DEFECT)

@@ -1,0 +1,55 @@
+"""`perdure retry` and `perdure release`: what a person does to a run that stopped."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from perdure.cli.options import json_option, store_option
+from perdure.cli.stores import find_run, opened, parse_run, require_there, run_async
+
+
+@click.command()
+@click.argument("run")
+@store_option
+@json_option
+def retry(*, store: str, run: str, as_json: bool) -> None:
+    """Send a failed or cancelled RUN on.
+
+    The steps whose failure ended it run again; what is recorded stays and is not done again.
+    """
+    run_async(_send_on(store, run, verb="retry", as_json=as_json))
+
+
+@click.command()
+@click.argument("run")
+@store_option
+@json_option
+def release(*, store: str, run: str, as_json: bool) -> None:
+    """Send a held RUN on, once what it was held for is looked at."""
+    run_async(_send_on(store, run, verb="release", as_json=as_json))
+
+
+async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as_json: bool) -> None:
+    from perdure.app import App
+
+    parse_run(name)
+    require_there(url)
+    app = App("perdure", store=url)
+    async with app:
+        await (app.retry(name) if verb == "retry" else app.release(name))
+    async with opened(url) as store:
+        from perdure.cli.facts import gather_facts
+
+        facts = await gather_facts(store, [await find_run(store, name)])
+    fact = facts.items[0]
+    if as_json:
+        from perdure.cli.documents import run_document
+        from perdure.cli.terminal import print_json
+
+        print_json(run_document(fact))
+        return
+    click.echo(f"{name} is {fact.run.state.value} again, at super-step {fact.run.super_step}")
+    if fact.why:
+        click.echo(f"it waits for {fact.why.what}" + (f"; {fact.why.remedy}" if fact.why.remedy else ""))

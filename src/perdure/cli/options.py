@@ -1,0 +1,35 @@
+"""Options that many commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+DEFAULT_STORE: Final = "sqlite:///perdure.db"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    envvar="PERDURE_STORE",
+    default=DEFAULT_STORE,
+    show_default="$PERDURE_STORE, else " + DEFAULT_STORE,
+    help="The store to work on.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
+
+
+def page_options(noun: str) -> Callable[[F], F]:
+    """`--limit` and `--after`."""
+
+    def wrap(function: F) -> F:
+        after = click.option("--after", metavar=noun.upper(), help=f"Go on after this {noun}, the last of a page.")
+        limit = click.option(
+            "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help=f"At most this many {noun}s."
+        )
+        return limit(after(function))
+
+    return wrap

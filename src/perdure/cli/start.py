@@ -1,0 +1,123 @@
+"""`perdure start`: put a run on disk, and wait for its end if asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.options import json_option
+from perdure.cli.stores import find_run, run_async
+from perdure.cli.target import load_app
+from perdure.cli.text import clean
+from perdure.errors import RunEnded, RunHeld, UsageError
+
+if TYPE_CHECKING:
+    from perdure.app import App
+    from perdure.cli.facts import Fact
+    from perdure.client.handles import Handle
+    from perdure.store.protocol import Store
+
+LOOK_S = 1.0
+"""How often somebody who waits is told what the run waits for."""
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.argument("agent")
+@click.option("--args", metavar="JSON", default="[]", help="Arguments by position: a JSON array.")
+@click.option("--kwargs", metavar="JSON", default="{}", help="Arguments by name: a JSON object.")
+@click.option("--thread-id", metavar="THREAD", help="The thread it belongs to.  [one of its own]")
+@click.option("--key", help="The same key gives the same run, however often it is started.")
+@click.option("--if-busy", type=click.Choice(["enqueue", "reject", "join"]), default="enqueue", show_default=True,
+              help="What to do on a thread that has an unfinished run.")  # fmt: skip
+@click.option("--queue", help="The queue it waits in.  [the agent's]")
+@click.option("--priority", type=int, default=0, help="Higher is claimed first.  [0]")
+@click.option("--delay", default="0s", help="Not before then, such as 90s or 2h.")
+@click.option("--tenant", help="Whose run it is.")
+@click.option("--tag", "tags", multiple=True, help="A label; give it again for several.")
+@click.option("--wait", is_flag=True, help="Wait for its end and print its result.")
+@click.option("--store", metavar="URL", help="Another store than the app's own.")
+@json_option
+def start(
+    *, target: str, agent: str, args: str, kwargs: str, wait: bool, store: str | None, as_json: bool, **options: Any
+) -> None:
+    """Start a run of AGENT of MODULE:APP. It is on disk when the command returns.
+
+    With --wait the result is printed as JSON; a run that fails or is held exits with 1.
+    """
+    from perdure.cli.arguments import parse_args, parse_kwargs, typed
+
+    given, named = parse_args(args), parse_kwargs(kwargs)
+    if taken := sorted(named.keys() & (options.keys() | {"tags"})):
+        raise UsageError(
+            f"--kwargs names {', '.join(taken)}, which `start` itself takes: give it as --{taken[0].replace('_', '-')}"
+        )
+    app = load_app(target, store=store)
+    if app.store_url.startswith("memory:"):
+        raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
+    values, named = typed(app.find_agent(agent).signature, given, named)
+    run_async(_start(app, agent, values, {**named, **options}, wait=wait, as_json=as_json))
+
+
+async def _start(app: App, agent: str, args: list[Any], kwargs: dict[str, Any], *, wait: bool, as_json: bool) -> None:
+    async with app:
+        store = (await app._client()).store
+        handle = await app.start(agent, *args, **kwargs)
+        if wait:
+            click.echo(f"{handle.run_id} on thread {clean(handle.thread_id)}", err=True)
+            try:
+                await _ended(store, handle)
+            except (RunEnded, RunHeld):
+                if as_json:
+                    _print_document(await _fact(store, handle.run_id))
+                raise
+        fact = await _fact(store, handle.run_id)
+    if as_json:
+        _print_document(fact)
+    elif wait:
+        click.echo(json.dumps(fact.result, ensure_ascii=False, indent=2))
+    else:
+        where = f"; it waits for {fact.why.what}" if fact.why else ""
+        click.echo(f"{handle.run_id} on thread {clean(handle.thread_id)} is {fact.run.state.value}{where}")
+        if fact.why and fact.why.remedy:
+            click.echo(fact.why.remedy, err=True)
+
+
+async def _ended(store: Store, handle: Handle[Any]) -> None:
+    """Wait for the end; on a terminal, say meanwhile where the run stands."""
+    result = asyncio.ensure_future(handle.result())
+    try:
+        if sys.stderr.isatty():
+            await _tell(store, handle.run_id, result)
+        await result
+    finally:
+        result.cancel()
+
+
+async def _tell(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+    from perdure.cli.terminal import Page
+
+    page = Page(stderr=True)
+    with page.status(f"{name} …") as status:
+        while not (await asyncio.wait({result}, timeout=LOOK_S))[0]:
+            fact = await _fact(store, name)
+            remedy = f" ({fact.why.remedy})" if fact.why and fact.why.remedy else ""
+            standing = f"waits for {fact.why.what}{remedy}" if fact.why else f"super-step {fact.run.super_step}"
+            status.update(f"{name} {fact.run.state.value}: {standing}")
+
+
+async def _fact(store: Store, name: str) -> Fact:
+    from perdure.cli.facts import gather_facts
+
+    return (await gather_facts(store, [await find_run(store, name)])).items[0]
+
+
+def _print_document(fact: Fact) -> None:
+    from perdure.cli.documents import run_document
+    from perdure.cli.terminal import print_json
+
+    print_json(run_document(fact))

@@ -1,0 +1,81 @@
+"""`perdure worker`: execute runs until a signal comes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from perdure.cli.target import load_app
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--concurrency", type=click.IntRange(1), help="Runs executed at a time.  [$PERDURE_CONCURRENCY, else 1000]"
+)
+@click.option(
+    "--queue", "queues", multiple=True, help="Serve this queue; give it again for several.  [all of the app's]"
+)
+@click.option("--deployment", help="The code version that is served.  [$PERDURE_DEPLOYMENT, else from the app]")
+@click.option("--name", help="A label for people.  [host:pid]")
+@click.option("--store", metavar="URL", help="Another store than the app's own.")
+def worker(
+    *,
+    target: str,
+    concurrency: int | None,
+    queues: tuple[str, ...],
+    deployment: str | None,
+    name: str | None,
+    store: str | None,
+) -> None:
+    """Execute runs of MODULE:APP until a signal comes.
+
+    The first SIGTERM or SIGINT drains: nothing new is claimed, what is in hand is finished or given back. The second
+    gives everything back at once.
+    """
+    from perdure.cli.logs import log_to_stderr
+
+    log_to_stderr()
+    app = load_app(target, store=store)
+    settings = {
+        "concurrency": concurrency,
+        "queues": list(queues) or sorted({agent.settings.queue for agent in app.agents.values()}),
+        "deployment": deployment,
+        "name": name,
+    }
+    serve(app, settings)
+
+
+def serve(app: Any, given: dict[str, Any]) -> None:
+    """Serve, and say when it began and how it ended."""
+    from perdure.cli.text import clean, count, duration, worker_id
+    from perdure.client.serving import serve_until_signalled
+    from perdure.runtime.settings import worker_settings
+    from perdure.telemetry import subscribe
+
+    settings = worker_settings(**given)
+    began = time.monotonic_ns()
+    in_hand = 0
+
+    def started(worker: Any) -> None:
+        agents = ", ".join(sorted(clean(agent) for agent in app.agents))
+        queues = ", ".join(clean(queue) for queue in settings.queues)
+        click.echo(
+            f"{worker_id(worker.id)} ({clean(settings.name)}) serves {agents} on queue {queues} of {app._store.url}, "
+            f"deployment {clean(settings.deployment)}; Ctrl-C drains it"
+        )
+
+    def heard(event: str, fields: dict[str, Any]) -> None:
+        nonlocal in_hand
+        if event == "worker.draining":
+            in_hand = int(fields["runs"])
+            click.echo(f"draining: {count(in_hand, 'run')} in hand; once more gives everything back at once")
+
+    quiet = subscribe(heard)
+    try:
+        serve_until_signalled(app, settings, on_started=started)
+    finally:
+        quiet()
+    click.echo(f"stopped after {duration((time.monotonic_ns() - began) // 1_000)}; nothing is left in hand")

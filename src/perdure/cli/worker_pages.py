@@ -1,0 +1,47 @@
+"""The page of `perdure workers list`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from perdure.cli.terminal import Middle, Page, state, table
+from perdure.cli.text import ago, duration, worker_id
+from perdure.core.records import Worker, WorkerState
+
+
+def print_workers(page: Page, rows: Sequence[Worker], *, now_us: int) -> None:
+    """The list, or how to get one worker."""
+    if not rows:
+        page.print(Text.assemble(("no live worker; start one: ", "dim"), "perdure worker MODULE:APP"))
+        return
+    made = table(
+        "worker", "name", "state", "host", "pid", "deployment", "runs", "started", "lease",
+        right=("pid", "runs"), give=("name", "host", "deployment"),
+    )  # fmt: skip
+    for row in rows:
+        made.add_row(
+            worker_id(row.id),
+            Middle(row.name),
+            state(row.state.value),
+            Middle(row.host),
+            str(row.pid),
+            Middle(row.deployment),
+            str(row.running),
+            ago(row.started_at, now_us=now_us),
+            lease(row, now_us=now_us),
+        )
+    page.print(made)
+
+
+def lease(row: Worker, *, now_us: int) -> Text:
+    """How long it may stay silent, or since when it is gone."""
+    if row.state is not WorkerState.ALIVE:
+        return Text("" if row.ended_at is None else f"ended {ago(row.ended_at, now_us=now_us)}", style="dim")
+    left = row.lease_until - now_us
+    return (
+        Text(f"{duration(left)} left")
+        if left > 0
+        else Text(f"out {ago(row.lease_until, now_us=now_us)}", style="bold red")
+    )

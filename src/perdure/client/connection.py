@@ -1,0 +1,172 @@
+"""The client side of an app on one event loop: starts, results, and reads over an open store.
+
+Starts are grouped like commits: a thousand concurrent `start` calls share a few transactions. Results are awaited in
+sets: one query looks for all that anybody waits for, when a hint comes or the fallback poll is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from perdure.core.changes import StartOutcome, StartRun
+from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, ID_BLOCK
+from perdure.core.records import Run, RunState
+from perdure.core.states import TERMINAL
+from perdure.errors import StoreUnavailable
+from perdure.runtime.group import GroupCommit
+from perdure.runtime.service import Backoff, serve
+from perdure.store.protocol import Hint, Store
+
+POLL_S = 1.0
+"""Fallback look for results when no hint comes."""
+
+START_PATIENCE_S = 10.0
+"""How long `start` outwaits a store that restarts before it raises `StoreUnavailable`."""
+
+
+class Ids:
+    """Hands out store-wide unique numbers, reserved in blocks that grow with use."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next = 0
+        self._end = 0
+        self._block = 10
+        self._lock = asyncio.Lock()
+
+    async def take(self, count: int) -> int:
+        """The first of `count` consecutive ids."""
+        async with self._lock:
+            if self._next + count > self._end:
+                block = max(count, self._block)
+                self._next = await self._store.reserve_ids(block)
+                self._end = self._next + block
+                self._block = min(self._block * 2, ID_BLOCK)
+            first = self._next
+            self._next += count
+            return first
+
+
+class Client:
+    """An open store, and what several callers on one loop share."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.ids = Ids(store)
+        self._starts: GroupCommit[StartRun, list[StartOutcome | Exception]] = GroupCommit(
+            self._start_batch, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
+        )
+        self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._look = asyncio.Event()
+        self._watched: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deaf: Callable[[], None] | None = None
+
+    async def open(self) -> None:
+        """Connect and start the two services."""
+        await self.store.open()
+        self._deaf = self.store.listen(self._hear)
+        self._tasks = [
+            asyncio.create_task(self._starts.run(), name="perdure-starts"),
+            asyncio.create_task(serve("results", self._tick), name="perdure-results"),
+        ]
+
+    async def close(self) -> None:
+        """End the services and let go of the store."""
+        if self._deaf is not None:
+            self._deaf()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store.close()
+
+    async def start(self, start: StartRun) -> StartOutcome:
+        """Put one run on disk, in company."""
+        batch = self._starts.submit(start, len(start.payload))
+        place = len(batch.items) - 1
+        outcome = (await asyncio.shield(batch.done))[place]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _start_batch(self, starts: list[StartRun]) -> list[StartOutcome | Exception]:
+        """One transaction for all; if the store refuses one of them, each for itself, so that it fails alone."""
+        try:
+            return list(await self._patiently(starts))
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(starts) == 1:
+                return [error]
+            return [outcome for start in starts for outcome in await self._start_batch([start])]
+
+    async def _patiently(self, starts: list[StartRun]) -> list[StartOutcome]:
+        """Starts are recognised by their run ids, so they may be sent again while the store restarts."""
+        backoff = Backoff("starts")
+        give_up_at = asyncio.get_running_loop().time() + START_PATIENCE_S
+        while True:
+            try:
+                outcomes = await self.store.start(starts)
+            except StoreUnavailable as error:
+                pause_s = backoff.failed(error)
+                if asyncio.get_running_loop().time() + pause_s > give_up_at:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                backoff.succeeded()
+                return outcomes
+
+    # -- results ---------------------------------------------------------------------------------------------
+
+    async def settled(self, run: int) -> Run:
+        """Wait until the run is terminal or held."""
+        future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(run, []).append(future)
+        self._look.set()
+        try:
+            return await future
+        finally:
+            left = [other for other in self._waiters.get(run, ()) if other is not future]
+            if left:
+                self._waiters[run] = left
+            else:
+                self._waiters.pop(run, None)
+                self._watched.discard(run)
+
+    def ended(self, run: int) -> None:
+        """A worker in this process says that a run has ended."""
+        if run in self._waiters:
+            self._look.set()
+
+    def _hear(self, hint: Hint) -> None:
+        if hint is Hint.ENDED:
+            self._look.set()
+
+    async def _tick(self) -> float:
+        await self._next_look()
+        self._look.clear()
+        await self._deliver(list(self._waiters))
+        fresh = [run for run in self._waiters if run not in self._watched]
+        if fresh:
+            await self.store.watch(fresh)
+            self._watched.update(fresh)
+            await self._deliver(fresh)
+        return 0
+
+    async def _next_look(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_S if self._waiters else None):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+
+    async def _deliver(self, runs: Sequence[int]) -> None:
+        if not runs:
+            return
+        for run in await self.store.get_runs(runs):
+            if run.state in TERMINAL or run.state is RunState.HELD:
+                for future in self._waiters.pop(run.id, ()):
+                    if not future.done():
+                        future.set_result(run)
+                self._watched.discard(run.id)

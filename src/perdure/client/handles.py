@@ -1,0 +1,163 @@
+"""What `start` and `thread` give: names for things in the store, with verbs on them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info
+from perdure.core.durations import seconds
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import AgentState, Kind, RunState, run_id
+from perdure.errors import NotFound, RunCancelled, RunFailed, RunHeld, StoreError
+from perdure.runtime.payloads import load_state
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """A run that is on disk. Cheap, and good in any process: nothing is lost with it."""
+
+    def __init__(self, app: App, id: int, thread_id: str) -> None:
+        self._app = app
+        self._id = id
+        self.run_id = run_id(id)
+        self.thread_id = thread_id
+
+    async def result(self, timeout: float | str | timedelta | None = None) -> R:
+        """Wait for the run's end and return its result.
+
+        Raises `RunFailed`, `RunCancelled`, `RunHeld` (a person must look; the run is not over), or `TimeoutError` after
+        `timeout`: the run goes on all the same.
+        """
+        client = await self._app._client()
+        limit = None if timeout is None else seconds(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                run = await client.settled(self._id)
+        except TimeoutError:
+            raise TimeoutError(f"run {self.run_id} did not end within {timeout}; it goes on") from None
+        info = await self._app._info(run)
+        match info.state:
+            case RunState.COMPLETED:
+                result: R = info.result
+                return result
+            case RunState.FAILED:
+                error = info.error
+                what = "no error recorded" if error is None else f"{error.type}: {error.message}"
+                raise RunFailed(
+                    f"run {self.run_id} of agent {info.agent} failed: {what}; see `perdure runs show {self.run_id}`, "
+                    f"and send it on with `perdure retry {self.run_id}`",
+                    run_id=self.run_id, thread_id=self.thread_id, error=error,
+                )  # fmt: skip
+            case RunState.HELD:
+                raise RunHeld(
+                    f"run {self.run_id} of agent {info.agent} is held ({run.reason}): {run.detail}; look at it, then "
+                    f"send it on with `perdure release {self.run_id}`",
+                    run_id=self.run_id, thread_id=self.thread_id, reason=run.reason, detail=run.detail,
+                )  # fmt: skip
+            case _:
+                raise RunCancelled(
+                    f"run {self.run_id} was cancelled: {run.reason}", run_id=self.run_id, thread_id=self.thread_id,
+                    reason=run.reason,
+                )  # fmt: skip
+
+    async def status(self) -> RunInfo:
+        """The run as it is now."""
+        return await self._app.run_info(self.run_id)
+
+    async def history(self) -> list[CheckpointInfo]:
+        """The run's log so far, in order: boundaries, steps, the end."""
+        client = await self._app._client()
+        rows: list[CheckpointInfo] = []
+        after: tuple[int, int] | None = None
+        while True:
+            page = await client.store.checkpoints(self._id, after=after, limit=LIST_ROWS_MAX)
+            rows += [checkpoint_info(row) for row in page]
+            if len(page) < LIST_ROWS_MAX:
+                return rows
+            after = (page[-1].super_step, page[-1].seq)
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id} on thread {self.thread_id!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread, as it was when it was read."""
+
+    thread_id: str
+    agent: str
+    state: AgentState
+    head: str | None
+    """The run whose turn it is."""
+    depth: int
+    """Unfinished runs, the head included."""
+
+
+class ThreadHandle:
+    """An agent's durable identity: its state, its runs, its checkpoints."""
+
+    def __init__(self, app: App, thread_id: str) -> None:
+        self._app = app
+        self.thread_id = thread_id
+
+    async def info(self) -> ThreadInfo:
+        """What the thread is doing."""
+        client = await self._app._client()
+        row = await self._row()
+        head = (await client.store.get_runs([row.head]))[0] if row.head is not None else None
+        return ThreadInfo(
+            row.thread_id, row.agent, agent_state(head), None if row.head is None else run_id(row.head), row.depth
+        )
+
+    async def state(self, at: CheckpointInfo | None = None) -> Any:
+        """The thread's newest state, or its state at one of its checkpoints, as its agent declares it (plain data where
+        the agent is not registered here). None before the first one."""
+        client = await self._app._client()
+        row = await self._row()
+        if at is not None:
+            run, super_step = int(at.run_id[1:]), at.super_step
+        elif row.snapshot_run is None or row.snapshot_step is None:
+            return None
+        else:
+            run, super_step = row.snapshot_run, row.snapshot_step
+        found = await client.store.checkpoints(run, super_step=super_step, boundaries=True)
+        if not found:
+            raise StoreError(f"checkpoint {super_step} of run {run_id(run)} is missing from the store")
+        root = found[0].state
+        if root is None:
+            return None
+        data, _ = await load_state(client.store, row.id, root)
+        agent = self._app.agents.get(row.agent)
+        return data if agent is None or agent.state is None else agent.state.load(data)
+
+    async def runs(self, limit: int = 100) -> list[RunInfo]:
+        """Its runs, newest first."""
+        return await self._app.runs(thread_id=self.thread_id, limit=limit)
+
+    async def checkpoints(self, *, limit: int = 100, after: CheckpointInfo | None = None) -> list[CheckpointInfo]:
+        """Its boundaries and run ends over all its runs, newest first; `after` continues a listing."""
+        client = await self._app._client()
+        row = await self._row()
+        last = None if after is None else (int(after.run_id[1:]), after.super_step)
+        rows = await client.store.thread_checkpoints(row.id, limit=limit, after=last)
+        return [checkpoint_info(found) for found in rows if found.kind is not Kind.STEP]
+
+    async def _row(self) -> Any:
+        client = await self._app._client()
+        row = await client.store.get_thread(self.thread_id)
+        if row is None:
+            raise NotFound(
+                f"no thread {self.thread_id!r} in {client.store.url}; `perdure threads list` shows those there are",
+                thread_id=self.thread_id,
+            )
+        return row
+
+    def __repr__(self) -> str:
+        return f"<thread {self.thread_id!r}>"

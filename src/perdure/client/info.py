@@ -1,0 +1,118 @@
+"""What the client shows of runs and threads: frozen views with ids as strings and times as datetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from perdure.core.failures import decode_error
+from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run, as it was when it was read."""
+
+    run_id: str
+    thread_id: str
+    agent: str
+    state: RunState
+    held_reason: str | None
+    attempt: int
+    """How often it has been claimed."""
+    recoveries: int
+    """How often its worker died."""
+    deployment: str | None
+    """The version it is pinned to; None before its first claim."""
+    worker: str | None
+    waiting_for: str | None
+    """In words, what an unfinished run waits for; None while it runs and when it has ended."""
+    result: Any
+    error: ErrorInfo | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    super_step: int
+    queue: str
+    priority: int
+    key: str | None
+    tenant: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """One entry of a log: a step's record, the start of a super-step, or the end of a run."""
+
+    run_id: str
+    super_step: int
+    key: str
+    """The step's key; empty for boundaries and ends."""
+    kind: Kind
+    attempt: int
+    failed: bool
+    size: int
+    """Bytes recorded."""
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    has_state: bool
+
+
+def moment(us: int) -> datetime:
+    """A store's time as a datetime in UTC."""
+    return datetime.fromtimestamp(us / 1_000_000, UTC)
+
+
+def run_info(
+    run: Run, outcome: Outcome | None, decode: Callable[[bytes], Any], *, head: int | None = None, now_us: int = 0
+) -> RunInfo:
+    """A view of a run; `head` is the run that its thread is at, where that is known."""
+    result = decode(outcome.payload) if outcome is not None and not outcome.failed else None
+    error = decode_error(outcome.payload) if outcome is not None and outcome.failed else None
+    return RunInfo(
+        run_id=run_id(run.id), thread_id=run.thread_id, agent=run.agent, state=run.state,
+        held_reason=run.reason if run.state is RunState.HELD else None, attempt=run.attempt, recoveries=run.recoveries,
+        deployment=run.deployment, worker=None if run.worker is None else f"w{run.worker}",
+        waiting_for=waiting_for(run, head=head, now_us=now_us), result=result, error=error,
+        created_at=moment(run.created_at), started_at=_maybe(run.started_at), ended_at=_maybe(run.ended_at),
+        super_step=run.super_step, queue=run.queue, priority=run.priority, key=run.key, tenant=run.tenant,
+        tags=run.tags,
+    )  # fmt: skip
+
+
+def waiting_for(run: Run, *, head: int | None = None, now_us: int = 0) -> str | None:
+    """In words, what an unfinished run waits for."""
+    match run.state:
+        case RunState.QUEUED if not run.ready:
+            return f"run {run_id(head)} of its thread" if head not in (None, run.id) else "earlier runs of its thread"
+        case RunState.QUEUED if run.ready_at > now_us > 0:
+            return f"its time, {moment(run.ready_at).isoformat(timespec='seconds')}"
+        case RunState.QUEUED:
+            return "a free worker"
+        case RunState.HELD:
+            return f"a person: {run.reason}" + (f" ({run.detail})" if run.detail else "")
+        case _:
+            return None
+
+
+def checkpoint_info(row: Checkpoint) -> CheckpointInfo:
+    """A view of a checkpoint."""
+    return CheckpointInfo(
+        run_id(row.run), row.super_step, row.key, row.kind, row.attempt, row.failed,
+        len(row.payload) + len(row.state or b""), f"w{row.worker}", moment(row.started_at), moment(row.ended_at),
+        row.state is not None,
+    )  # fmt: skip
+
+
+def agent_state(head: Run | None) -> AgentState:
+    """What a thread is doing, from its head: `response` is a head that waits for somebody's answer."""
+    if head is None:
+        return AgentState.IDLE
+    return AgentState.RESPONSE if head.state is RunState.WAITING else AgentState.PROCESSING
+
+
+def _maybe(us: int | None) -> datetime | None:
+    return None if us is None else moment(us)

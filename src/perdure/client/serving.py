@@ -1,0 +1,74 @@
+"""Ways to work: inside a block, until a signal, or until one run has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.errors import UsageError
+from perdure.runtime.agent import Agent
+from perdure.runtime.settings import WorkerSettings, worker_settings
+from perdure.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def worker_of(app: App, settings: WorkerSettings) -> AsyncIterator[Worker]:
+    """A worker for the app's agents, on the store that the app has open on this loop."""
+    if not app.agents:
+        raise UsageError(f"app {app.name} has no agents to execute; decorate one with @app.agent")
+    client = await app._client()
+    worker = Worker(client.store, app.agents, settings=settings, durability=app.durability, on_ended=client.ended)
+    async with worker:
+        yield worker
+
+
+def serve_until_signalled(
+    app: App, settings: WorkerSettings, on_started: Callable[[Worker], None] = lambda worker: None
+) -> None:
+    """Execute runs until SIGTERM or SIGINT."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        async with app, worker_of(app, settings) as worker:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, worker.stop)
+            on_started(worker)
+            await worker.stopped()
+
+    run_loop(serve())
+
+
+def run_until_done(
+    app: App, agent: Agent[..., Any], args: tuple[Any, ...], thread_id: str | None, kwargs: dict[str, Any]
+) -> Any:
+    """Start or join one run, work until it has ended, return its result."""
+
+    async def work() -> Any:
+        async with app:
+            handle = await app.start(agent, *args, thread_id=thread_id, if_busy="join", **kwargs)
+            async with worker_of(app, worker_settings(queues=_queues(app))):
+                return await handle.result()
+
+    return run_loop(work())
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run on a loop of the fast kind where the platform has it."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def _queues(app: App) -> list[str]:
+    return sorted({agent.settings.queue for agent in app.agents.values()})

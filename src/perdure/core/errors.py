@@ -1,0 +1,80 @@
+"""Exceptions as text: what a record keeps of one.
+
+Nothing is ever rebuilt from it, so an exception with any constructor, from any library, can be recorded in one process
+and read in another. Making the text never raises, whatever the exception's `__str__` does.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from perdure.core.limits import ERROR_CHARS_MAX
+from perdure.core.paths import type_name
+from perdure.core.records import ErrorInfo
+
+_OWN_FRAMES: Final = __file__.rpartition("core")[0]
+"""Frames of this package say nothing about the user's failure."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(ErrorInfo).decode
+
+
+def error_info(error: BaseException, *, failed_keys: tuple[str, ...] = ()) -> ErrorInfo:
+    """An exception's qualified type name, message and traceback; `failed_keys` are the steps that caused it."""
+    return ErrorInfo(
+        type=printable(type_name(type(error))),
+        message=printable(_safely(str, error)),
+        traceback=printable(_safely(_traceback, error)),
+        failed_keys=failed_keys,
+    )
+
+
+def encode_error(info: ErrorInfo) -> bytes:
+    """The payload of a failed record."""
+    return _encode(info)
+
+
+def decode_error(data: bytes) -> ErrorInfo:
+    """The error in a failed record. What cannot be read becomes an `ErrorInfo` that says so: a reader never fails."""
+    try:
+        return _decode(data)
+    except msgspec.DecodeError as error:
+        return ErrorInfo(type="unknown", message=f"the recorded error cannot be read: {error}")
+
+
+def printable(text: str, limit: int = ERROR_CHARS_MAX) -> str:
+    """Text that every store and terminal takes: no lone surrogate, no NUL, head and tail where it is too long."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+    if len(text) <= limit:
+        return text
+    note = f"\n... {len(text) - limit:,} characters left out ...\n"
+    half = max((limit - len(note)) // 2, 0)
+    return text[:half] + note + text[len(text) - half :]
+
+
+def _safely(make: Callable[[BaseException], str], error: BaseException) -> str:
+    try:
+        return make(error)
+    except Exception as trouble:  # the edge of user code: an exception's text, notes and attributes may be anything
+        return f"<no text: {type_name(type(trouble))} while it was made>"
+
+
+def _traceback(error: BaseException) -> str:
+    whole = traceback.TracebackException.from_exception(error, compact=True)
+    _drop_own_frames(whole, set())
+    return "".join(whole.format())
+
+
+def _drop_own_frames(part: traceback.TracebackException | None, seen: set[int]) -> None:
+    """Remove this package's frames from an exception, its causes and, in a group, its members."""
+    if part is None or id(part) in seen:
+        return
+    seen.add(id(part))
+    kept = [frame for frame in part.stack if not frame.filename.startswith(_OWN_FRAMES)]
+    part.stack = traceback.StackSummary.from_list(kept)
+    for other in (part.__cause__, part.__context__, *(part.exceptions or ())):
+        _drop_own_frames(other, seen)

@@ -1,0 +1,62 @@
+"""Failures of steps and runs: from an exception to its record, and from the record to what is raised.
+
+Live and on replay alike, what agent code sees is built from the record (`failure`), so that it cannot tell the two
+apart.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.core.errors import decode_error, encode_error, error_info
+from perdure.core.records import ErrorInfo, run_id
+from perdure.errors import NotSerializable, PayloadTooLarge, PerdureError, StepFailed
+
+OURS: Final[dict[str, type[PerdureError]]] = {
+    "perdure.errors.NotSerializable": NotSerializable,
+    "perdure.errors.PayloadTooLarge": PayloadTooLarge,
+}
+"""The only types that come back as themselves: this table, not the record, says which class."""
+
+CAUSES_MAX: Final = 32
+"""How deep a chain of causes is searched for the steps behind a run's failure."""
+
+
+def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureError:
+    """The error that a failed step raises in its agent, from its record."""
+    info = decode_error(payload)
+    ids = {"run_id": run_id(run), "key": key, "attempts": attempts}
+    if info.type in OURS:
+        return OURS[info.type](f"step {key!r} of run {run_id(run)}: {info.message}", **ids)
+    times = "once" if attempts == 1 else f"{attempts} times"
+    return StepFailed(
+        f"step {key!r} of run {run_id(run)} was tried {times} and failed: {info.type}: {info.message}",
+        type=info.type, message=info.message, traceback=info.traceback, **ids,
+    )  # fmt: skip
+
+
+def exhausted(attempts: int) -> ErrorInfo:
+    """A step whose last allowed try began, and whose worker died before it ended."""
+    return ErrorInfo(
+        "perdure.AttemptsExhausted",
+        f"its worker died during try {attempts} of {attempts}; nobody knows how that try ended. Raise the step's "
+        "attempts if its body is safe to run again, then retry the run",
+    )
+
+
+def run_error(error: BaseException) -> ErrorInfo:
+    """What is recorded of the exception that ended a run, with the steps behind it: what a retry runs again."""
+    info = error_info(error)
+    return ErrorInfo(info.type, info.message, info.traceback, failed_keys=tuple(sorted(_failed_keys(error, 0))))
+
+
+def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
+    if error is None or depth > CAUSES_MAX:
+        return set()
+    keys = {error.key} if isinstance(error, PerdureError) and isinstance(error.ids.get("key"), str) else set()
+    if isinstance(error, BaseExceptionGroup):
+        keys = keys.union(*(_failed_keys(inner, depth + 1) for inner in error.exceptions))
+    return keys | _failed_keys(error.__cause__, depth + 1) | _failed_keys(error.__context__, depth + 1)
+
+
+__all__ = ["decode_error", "encode_error", "error_info", "exhausted", "failure", "run_error"]

@@ -1,0 +1,40 @@
+"""The journal: what a super-step has recorded, looked up by key.
+
+There is no order to replay. A step whose key is here returns its record; any other step is fresh. A record carries
+the digest of its arguments, so a key that comes back with other arguments is seen (`Mismatch`) instead of being
+answered with somebody else's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perdure.core.records import Attempt, Checkpoint
+
+
+class Journal:
+    """The records and unfinished tries of one super-step, as they were when the run was claimed."""
+
+    __slots__ = ("_records", "_tries")
+
+    def __init__(self, records: Iterable[Checkpoint], attempts: Iterable[Attempt]) -> None:
+        self._records = {record.key: record for record in records}
+        self._tries: dict[str, int] = {}
+        for attempt in attempts:
+            self._tries[attempt.key] = max(attempt.attempt, self._tries.get(attempt.key, 0))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, key: str) -> Checkpoint | None:
+        """The record under this key, if there is one."""
+        return self._records.get(key)
+
+    def tries(self, key: str) -> int:
+        """Tries of the step under this key that have begun or failed, without becoming its record."""
+        return self._tries.get(key, 0)
+
+
+def matches(record: Checkpoint, digest: int) -> bool:
+    """Whether a step reached with arguments of this digest is the one recorded; 0 means that nobody looked."""
+    return record.digest == digest or record.digest == 0 or digest == 0

@@ -1,0 +1,78 @@
+"""Every bound in one place, each with its reason. Reaching one is a typed error or a visible state (G12)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PAYLOAD_BYTES_MAX: Final = 64 * MIB
+"""One recorded value. Larger things belong into an object store, with their address in the record."""
+
+INLINE_BYTES_MAX: Final = 32 * KIB
+"""A value up to this size lies in its checkpoint's row; a larger one becomes a content-addressed blob."""
+
+ID_CHARS_MAX: Final = 512
+"""A thread id or a start key: long enough for a path or a URL, short enough for an index entry."""
+
+NAME_CHARS_MAX: Final = 128
+"""The name of an agent, a step, a queue, a worker or a deployment."""
+
+KEY_CHARS_MAX: Final = 1024
+"""A step's structural key: scopes nest, and each level adds a few characters."""
+
+ERROR_CHARS_MAX: Final = 16 * KIB
+"""A recorded traceback keeps its head and its tail up to this length."""
+
+TAGS_MAX: Final = 32
+"""Tags on one run."""
+
+PRIORITY_MAX: Final = 1_000_000
+"""Priorities run from -PRIORITY_MAX to PRIORITY_MAX; a higher one is claimed first."""
+
+THREAD_QUEUE_MAX: Final = 10_000
+"""Unfinished runs on one thread. A producer that outruns its agent is told so, instead of filling the disk."""
+
+RECOVERIES_MAX: Final = 5
+"""Worker deaths in a row, without one new checkpoint between, after which a run is held as poison."""
+
+SUSPECT_STRIKES: Final = 3
+"""From this many such deaths on a run is a suspect: a worker executes one suspect at a time, so that a run that
+kills its workers takes no innocent neighbours with it."""
+
+ATTEMPTS_DEFAULT: Final = 3
+"""Tries of a step when its policy says nothing."""
+
+STEP_TIMEOUT_S: Final = 3600.0
+"""Start-to-finish limit of one attempt when the step declares none: a hung call ends, visibly."""
+
+COMMIT_ROWS_MAX: Final = 2_000
+"""Changes in one transaction: past this the gain per row is gone and the latency grows."""
+
+COMMIT_BYTES_MAX: Final = 16 * MIB
+"""Payload bytes in one transaction (a single larger change still goes, alone)."""
+
+PENDING_ROWS_MAX: Final = 20_000
+"""Changes that wait for their commit in one process; past this, steps wait (back-pressure, not loss)."""
+
+CLAIM_ROWS_MAX: Final = 500
+"""Runs taken by one claim."""
+
+LIST_ROWS_MAX: Final = 1_000
+"""Rows in one page of a listing."""
+
+ID_BLOCK: Final = 1_000
+"""Ids that a process reserves at a time: numbers are handed out without a round trip each."""
+
+LEASE_S: Final = 15.0
+"""How long a worker may be silent before another takes its runs."""
+
+STALL_LIMIT_S: Final = 900.0
+"""How long user code may block a worker's event loop before its lease is no longer renewed."""
+
+DURATION_S_MAX: Final = 100 * 365 * 86_400.0
+"""A hundred years: a longer timer, delay or time-out is a mistake in a unit."""
+
+RETRY_AFTER_S_MAX: Final = 86_400.0
+"""A server's Retry-After is believed up to a day; what asks for more is out of order, and a person should look."""

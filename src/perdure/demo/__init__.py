@@ -1,0 +1,7 @@
+"""The demo: a research team that answers questions over real documents while its workers are killed.
+
+`corpus` reads documents, `ranker` finds and quotes, `questions` asks, `model` speaks to an endpoint, `agents` is the
+team itself: an ordinary perdure app. `scene` plays it with real worker processes and a real `kill -9`; `sidelog` is
+what the step bodies write about themselves, apart from the store, and `report` computes from both what happened.
+Nothing here is part of the library's interface; it uses perdure as a user would.
+"""

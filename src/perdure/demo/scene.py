@@ -1,0 +1,285 @@
+"""The scene: two worker processes, many questions, one `kill -9`, and nobody who repairs anything by hand.
+
+The scene is a client like any other: it starts runs, looks at rows, and reads the side log. It kills the worker that
+has most steps in flight once its moment has come, starts another in its place, and waits. Whatever goes wrong here
+ends in `SceneFailed`, which says where to look; what the scene then proves is `report`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from perdure.app import App
+from perdure.client.info import RunInfo
+from perdure.core.changes import RunFilter
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import Checkpoint, Run, RunState, Worker, WorkerState, run_id
+from perdure.demo import corpus, questions
+from perdure.demo.answers import write_answers
+from perdure.demo.brief import Brief
+from perdure.demo.model import Endpoint
+from perdure.demo.processes import Staff, WorkerProcess
+from perdure.demo.report import Evidence, Kill, Report, judge
+from perdure.demo.screen import PlainScreen, Progress, WorkerView
+from perdure.demo.sidelog import LogReader, Mark, What, in_flight
+from perdure.errors import PerdureError
+from perdure.store import open_url
+from perdure.store.protocol import Store
+
+CONCURRENCY: Final = 4
+"""Runs in each worker's hands: few, so that the scene lasts long enough to be watched."""
+
+KILL_SHARE: Final = 0.4
+"""The kill comes when this share of the runs is done."""
+
+LOOK_S: Final = 0.02
+COUNT_S: Final = 0.2
+"""How often the side log is read, and the store."""
+
+STALLED_S: Final = 60.0
+STALLED_MODEL_S: Final = 900.0
+"""Without a new answer for so long, the scene gives up."""
+
+SETTLED: Final = (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.HELD)
+"""Nothing more will happen to these by itself."""
+
+
+class SceneFailed(PerdureError):
+    """The scene could not be played to its end; the message says where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """All that a scene is told."""
+
+    store: str
+    folder: Path
+    name: str
+    """Tag, queue and prefix of this scene's threads: a shared database may hold others."""
+    questions: int = 200
+    workers: int = 2
+    concurrency: int = CONCURRENCY
+    docs: str | None = None
+    endpoint: Endpoint | None = None
+    brief: Brief = field(default_factory=Brief)
+    in_stream: bool = False
+    """Kill while a model's stream is open."""
+
+    @property
+    def store_shown(self) -> str:
+        """The store's address without a password."""
+        return open_url(self.store).url
+
+    @property
+    def stalled_s(self) -> float:
+        return STALLED_S if self.endpoint is None else STALLED_MODEL_S
+
+
+class Scene:
+    """One performance."""
+
+    def __init__(self, script: Script, screen: PlainScreen) -> None:
+        self.script = script
+        self.screen = screen
+        self.brief = replace(script.brief, docs=script.docs, sidelog=str(script.folder / "side-log"))
+        self.log = LogReader(script.folder / "side-log")
+        self.staff = Staff(script.folder, queue=script.name, environ=self.environ())
+        self.kill: Kill | None = None
+        self.answered = 0
+        self.answered_at = time.monotonic()
+        self.told_taken_over = False
+
+    def environ(self) -> dict[str, str]:
+        """What the worker processes find in their environment besides ours."""
+        return {
+            **self.brief.environ(),
+            "PERDURE_STORE": self.script.store,
+            "PERDURE_CONCURRENCY": str(self.script.concurrency),
+        }
+
+    async def play(self) -> Performance:
+        """From the first question to the last answer, and the report on it."""
+        store = open_url(self.script.store)
+        await store.open()
+        try:
+            await self._ask()
+            for _ in range(self.script.workers):
+                self._hire("started")
+            await self._watch(store)
+            await asyncio.to_thread(self.staff.dismiss)
+            return await self._judge(store)
+        finally:
+            await asyncio.to_thread(self.staff.dismiss)
+            await store.close()
+
+    async def _ask(self) -> None:
+        """Put every question on disk, each on a thread of its own."""
+        from perdure.demo.agents import research
+
+        script = self.script
+        asked = questions.ask(corpus.load(script.docs), script.questions, python=script.docs is None)
+        began = time.monotonic()
+        async with App("perdure-demo", store=script.store) as client:
+            agent = client.agent(research.fn)
+            starts = (
+                client.start(
+                    agent, question, thread_id=f"{script.name}/{number:03}", queue=script.name, tags=[script.name]
+                )
+                for number, question in enumerate(asked, 1)
+            )
+            await asyncio.gather(*starts)
+        took_ms = (time.monotonic() - began) * 1000
+        self.screen.tell(f"{len(asked)} questions are on disk, each a thread of its own ({took_ms:.0f} ms)")
+
+    def _hire(self, what: str) -> None:
+        worker = self.staff.hire()
+        self.screen.tell(f"{worker.name} {what} (process {worker.pid})")
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    async def _watch(self, store: Store) -> None:
+        """Until every question is settled: look, show, and kill when the moment comes."""
+        count_at = 0.0
+        while self.answered < self.script.questions:
+            marks = self.log.refresh()
+            if time.monotonic() >= count_at:
+                await self._count(store)
+                count_at = time.monotonic() + max(COUNT_S, self.script.questions / 5000)
+                self._check()
+            victim = self._victim(marks)
+            if victim is not None:
+                await self._kill(store, victim)
+            await asyncio.sleep(LOOK_S)
+
+    async def _count(self, store: Store) -> None:
+        """Ask the store how far everything is, and show it."""
+        runs = await runs_of(store, self.script.name)
+        workers = await store.workers(alive=False)
+        settled = sum(run.state in SETTLED for run in runs)
+        if settled > self.answered:
+            self.answered, self.answered_at = settled, time.monotonic()
+        pids = {worker.id: worker.pid for worker in workers}
+        holding = Counter(pids.get(run.worker or 0, 0) for run in runs if run.state is RunState.RUNNING)
+        begun = Counter(mark.pid for mark in self.log.marks if mark.what is What.BEGIN)
+        views = [self._view(worker, holding[worker.pid], begun[worker.pid]) for worker in self.staff.workers]
+        self.screen.show(Progress(self.answered, self.script.questions, begun.total(), tuple(views)))
+        self._tell_taken_over(runs, workers)
+
+    def _view(self, worker: WorkerProcess, runs: int, begun: int) -> WorkerView:
+        state = "killed" if not worker.alive else "working" if begun else "starting"
+        return WorkerView(worker.name, worker.pid, state, runs, len(in_flight(self.log.marks, worker.pid)), begun)
+
+    def _tell_taken_over(self, runs: list[Run], workers: list[Worker]) -> None:
+        """Say so once, when the rows show it."""
+        if self.kill is None or self.told_taken_over:
+            return
+        died = [w.ended_at for w in workers if w.pid == self.kill.pid and w.state is WorkerState.DEAD and w.ended_at]
+        if died:
+            self.told_taken_over = True
+            count = sum(run.recoveries > 0 for run in runs)
+            noticed_s = (died[0] - self.kill.store_us) / 1e6
+            self.screen.tell(f"its death was noticed after {noticed_s:.2f} s and its {count} runs were taken over")
+
+    def _check(self) -> None:
+        """Give up where waiting helps no more."""
+        for worker in self.staff.workers:
+            if worker.broken:
+                raise SceneFailed(
+                    f"{worker.name} ended by itself with code {worker.process.returncode}; its log, {worker.log}, ends "
+                    f"with:\n{worker.last_words()}"
+                )
+        if time.monotonic() - self.answered_at > self.script.stalled_s:
+            raise SceneFailed(
+                f"no new answer for {self.script.stalled_s:.0f} s; look at the workers' logs in {self.script.folder}, "
+                f"and at `perdure runs list --store {self.script.store_shown}`"
+            )
+
+    # -- the kill --------------------------------------------------------------------------------------------
+
+    def _victim(self, marks: list[Mark]) -> WorkerProcess | None:
+        """The worker to kill now: the one with most to lose, once enough is answered and something is in flight."""
+        if self.kill is not None or self.answered < self.script.questions * KILL_SHARE:
+            return None
+        if len(self.staff.alive) < self.script.workers:
+            return None
+        busy = {worker.pid: in_flight(marks, worker.pid) for worker in self.staff.alive}
+        if self.script.in_stream:
+            busy = {pid: {b: what for b, what in bodies.items() if what is What.STREAM} for pid, bodies in busy.items()}
+        victim = max(self.staff.alive, key=lambda worker: len(busy[worker.pid]))
+        return victim if busy[victim.pid] else None
+
+    async def _kill(self, store: Store, victim: WorkerProcess) -> None:
+        """`kill -9`, note the moment on both clocks, and put another worker in its place."""
+        store_us, mono = await store.now_us(), time.monotonic()
+        victim.kill()
+        self.kill = Kill(victim.pid, mono, time.monotonic(), store_us)
+        lost = in_flight(self.log.refresh(), victim.pid)
+        streams = sum(what is What.STREAM for what in lost.values())
+        speaking = f", {streams} of them in the middle of a model's stream" if streams else ""
+        self.screen.tell(f"kill -9 {victim.name}: {len(lost)} step bodies in flight{speaking}")
+        self._hire("started in its place")
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def _judge(self, store: Store) -> Performance:
+        """Gather what both witnesses say, write the answers, and judge."""
+        script = self.script
+        runs = await runs_of(store, script.name)
+        async with App("perdure-demo", store=script.store) as client:
+            results = await results_of(client, runs)
+        files = write_answers(script.folder / "answers", results)
+        evidence = Evidence(
+            asked=script.questions,
+            runs=tuple(runs),
+            records={run.id: await log_of(store, run.id) for run in runs},
+            workers=tuple(await store.workers(alive=False)),
+            marks=tuple(self.log.refresh()),
+            kill=self.kill,
+            cited={info.run_id: len(info.result["citations"]) for info in results},
+            files=files,
+        )
+        return Performance(evidence, judge(evidence), results)
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """What there is after a scene: both witnesses, the verdict, the answers."""
+
+    evidence: Evidence
+    report: Report
+    results: list[RunInfo]
+
+
+async def runs_of(store: Store, tag: str) -> list[Run]:
+    """The scene's runs, oldest first."""
+    runs: list[Run] = []
+    while True:
+        after = runs[-1].id if runs else None
+        page = await store.list_runs(RunFilter(tags=(tag,), limit=LIST_ROWS_MAX, after=after))
+        runs += page
+        if len(page) < LIST_ROWS_MAX:
+            return sorted(runs, key=lambda run: run.id)
+
+
+async def log_of(store: Store, run: int) -> tuple[Checkpoint, ...]:
+    """A run's whole log."""
+    records: list[Checkpoint] = []
+    while True:
+        after = (records[-1].super_step, records[-1].seq) if records else None
+        page = await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after)
+        records += page
+        if len(page) < LIST_ROWS_MAX:
+            return tuple(records)
+
+
+async def results_of(client: App, runs: list[Run]) -> list[RunInfo]:
+    """The completed runs with what they returned."""
+    from perdure.demo.agents import research
+
+    client.agent(research.fn)
+    return [await client.run_info(run_id(run.id)) for run in runs if run.state is RunState.COMPLETED]

@@ -1,0 +1,111 @@
+"""User functions, whatever their colour: the one place that knows `async def`, `def`, threads and processes.
+
+An `async def` is awaited on the loop. A `def` runs in a thread, with a copy of the caller's context. A `def` with
+`cpu="process"` runs in a process pool: it is found there by its module and name, so it must be importable, and its
+arguments and result must be picklable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any, Literal
+
+from perdure.errors import UsageError
+
+Place = Literal["loop", "thread", "process"]
+
+THREADS_MAX = 64
+"""Threads for `def` steps: they mostly wait for a socket, and past this a queue is kinder than more stacks."""
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives an awaitable, as far as can be known without calling."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004  # the method itself is wanted
+
+
+def place_of(fn: Callable[..., Any], cpu: str | None) -> Place:
+    """Where the function runs. `cpu` is what the user asked for: None, "thread" or "process"."""
+    if cpu not in (None, "thread", "process"):
+        raise UsageError(f'cpu={cpu!r} is neither "thread" nor "process"')
+    if is_async(fn):
+        if cpu is not None:
+            raise UsageError(f"cpu={cpu!r} is for a plain def; {name_of(fn)} is async and runs on the event loop")
+        return "loop"
+    if cpu == "process":
+        if "<locals>" in getattr(fn, "__qualname__", "<locals>") or getattr(fn, "__module__", None) is None:
+            raise UsageError(
+                f'cpu="process" needs a function that another process can import; move {name_of(fn)} to a module'
+            )
+        return "process"
+    return "thread"
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """A name for a callable: its own, or its type's."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+class Pools:
+    """The threads and processes of one worker (or of plain calls), made when first needed."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: Executor | None = None
+
+    def threads(self) -> Executor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="perdure-step")
+        return self._threads
+
+    def processes(self) -> Executor:
+        if self._processes is None:
+            # "spawn": a fork of a process with threads and open database connections is not safe.
+            import multiprocessing
+
+            self._processes = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=multiprocessing.get_context("spawn"))
+        return self._processes
+
+    def close(self) -> None:
+        """Let go without waiting: a thread that hangs in user code must not hang the worker."""
+        for pool in (self._threads, self._processes):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+        self._threads = self._processes = None
+
+
+async def invoke(
+    fn: Callable[..., Any], place: Place, pools: Pools, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call the function where it belongs and return its result."""
+    match place:
+        case "loop":
+            return await fn(*args, **kwargs)
+        case "thread":
+            context = contextvars.copy_context()
+            call = functools.partial(context.run, fn, *args, **kwargs)
+            result = await asyncio.get_running_loop().run_in_executor(pools.threads(), call)
+            return await result if inspect.isawaitable(result) else result
+        case "process":
+            target = (fn.__module__, fn.__qualname__)
+            return await asyncio.get_running_loop().run_in_executor(
+                pools.processes(), _call_by_name, *target, args, kwargs
+            )
+
+
+def _call_by_name(module: str, qualname: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In the pool's process: the name leads to the decorated step, whose function is called."""
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return getattr(found, "fn", found)(*args, **kwargs)

@@ -1,0 +1,133 @@
+"""The claimer: fills a worker's free slots.
+
+Busy, it claims as soon as a useful number of slots is free. Idle, it says so in the store (so that starters send a
+hint), looks once more, and then sleeps until a hint, a due time or the fallback poll: no wake-up can be lost,
+because the rows are what is looked at, and an idle worker costs about one query a second.
+
+A claim whose answer was lost may have given this worker runs it never heard of; they are given back before the next
+claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from perdure.core.changes import ClaimRequest
+from perdure.core.limits import CLAIM_ROWS_MAX, SUSPECT_STRIKES
+from perdure.errors import StoreUnavailable
+from perdure.runtime.service import serve
+from perdure.store.protocol import Hint
+
+if TYPE_CHECKING:
+    from perdure.runtime.tenure import Tenure
+
+SLOTS_WAIT_S = 0.01
+"""With work waiting, how long to let slots come free before claiming for fewer than a useful number."""
+
+
+class Claimer:
+    """Claims runs for one tenure."""
+
+    def __init__(self, tenure: Tenure) -> None:
+        self._tenure = tenure
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Event()
+        self._useful = max(1, min(CLAIM_ROWS_MAX, tenure.settings.concurrency // 4))
+        self._idle = False
+        self._unsure = False
+        self._stopped = asyncio.Event()
+        self._claiming = asyncio.Lock()
+        self._deaf = tenure.store.listen(self._hear)
+
+    async def run(self) -> None:
+        """Claim until stopped."""
+        await serve("claimer", self._tick)
+
+    async def stop(self) -> None:
+        """Claim nothing more; a claim in flight is awaited, and what it brought is launched."""
+        self._stopped.set()
+        self._deaf()
+        self._wake.set()
+        self._slots.set()
+        async with self._claiming:
+            pass
+
+    def slot_freed(self) -> None:
+        """An execution has ended."""
+        if self._tenure.free >= self._useful:
+            self._slots.set()
+
+    def give_back(self) -> None:
+        """Have runs that this worker owns without executing them given back, before the next claim."""
+        self._unsure = True
+        self._wake.set()
+
+    async def _tick(self) -> float:
+        if self._stopped.is_set():
+            await asyncio.get_running_loop().create_future()  # until the tenure ends this task
+        free = self._tenure.free
+        if free <= 0:
+            await self._wait(self._slots, None)
+            return 0
+        await self._tenure.trust.regained()
+        limit = min(free, CLAIM_ROWS_MAX)
+        claimed = await self._claim(limit)
+        if claimed >= limit:
+            await self._more_waits()
+        elif claimed == 0:
+            await self._none_waits()
+        return 0
+
+    async def _claim(self, limit: int) -> int:
+        """Claim and launch; returns how many."""
+        tenure = self._tenure
+        suspects = sum(execution.claimed.strikes >= SUSPECT_STRIKES for execution in tenure.executions.values())
+        request = ClaimRequest(
+            tenure.worker, tuple(tenure.agents), tenure.settings.queues, tenure.deployment, limit, max(0, 1 - suspects)
+        )
+        async with self._claiming:
+            if self._stopped.is_set():
+                return 0
+            self._wake.clear()
+            try:
+                if self._unsure:
+                    await tenure.store.give_back(tenure.worker, keep=list(tenure.executions))
+                    self._unsure = False
+                claimed = await tenure.store.claim(request)
+            except StoreUnavailable:
+                self._unsure = True
+                raise
+            for run in claimed:
+                tenure.launch(run)
+        return len(claimed)
+
+    async def _more_waits(self) -> None:
+        """The queue has more than there were slots for."""
+        if self._idle:
+            await self._tenure.store.set_idle(self._tenure.worker, False)
+            self._idle = False
+        if self._tenure.free < self._useful:
+            self._slots.clear()
+            await self._wait(self._slots, SLOTS_WAIT_S)
+
+    async def _none_waits(self) -> None:
+        """Nothing to claim: ask for hints, look once more (by returning), then sleep until one comes."""
+        if not self._idle:
+            await self._tenure.store.set_idle(self._tenure.worker, True)
+            self._idle = True
+            return
+        poll_s = self._tenure.settings.poll_s
+        await self._wait(self._wake, poll_s * random.uniform(0.8, 1.2))
+
+    async def _wait(self, event: asyncio.Event, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            pass
+
+    def _hear(self, hint: Hint) -> None:
+        if hint is Hint.WORK:
+            self._wake.set()

@@ -1,0 +1,213 @@
+"""An execution: one claim of a run, from its arguments to the write that ends the slice.
+
+Load, call the agent, turn the ending into one change, wait until it is on disk. `Again` goes round: it files the
+boundary and calls the agent with the new arguments and the state *as recorded*, exactly as another worker would
+after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from perdure.core import snapshot
+from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
+from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
+from perdure.core.failures import encode_error, run_error
+from perdure.core.payloads import spill
+from perdure.core.records import Claimed, HeldReason, RunState
+from perdure.core.retry import RetryIn, decide
+from perdure.errors import NotSerializable, StoreError, UsageError
+from perdure.runtime.agent import STATE, Agent
+from perdure.runtime.group import Batch
+from perdure.runtime.payloads import load_payload, load_state
+from perdure.runtime.superstep import Host, SuperStep
+from perdure.telemetry import emit
+
+
+class Execution:
+    """One run in this worker's hands."""
+
+    def __init__(self, host: Host, claimed: Claimed, agent: Agent[..., Any]) -> None:
+        self.host = host
+        self.claimed = claimed
+        self.agent = agent
+        self.number = claimed.super_step
+        self.arguments = claimed.arguments
+        self.root = claimed.state
+        self.known: frozenset[bytes] = frozenset()
+        self.current: SuperStep | None = None
+        self.over: Ending | None = None
+        """Set from outside: no further super-step begins."""
+
+    async def run(self) -> Ending:
+        """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
+        while True:
+            ending = await self._super_step()
+            change = self._write(ending)
+            if change is None:
+                return ending
+            batch = self.host.committer.submit(change, _size(change))
+            if not isinstance(change, BeginSuperStep):
+                return await self._durable(batch, ending)
+
+    def close(self, ending: Ending) -> None:
+        """End it from outside."""
+        self.over = self.over or ending
+        if self.current is not None:
+            self.current.close(ending)
+
+    def drain(self) -> None:
+        """Hand it back at the next checkpoint."""
+        if self.current is not None:
+            self.current.drain()
+
+    async def _super_step(self) -> Ending:
+        claimed = self.claimed
+        if self.over is not None:
+            return self.over
+        step = SuperStep(self.host, claimed, number=self.number, durability=self.agent.settings.durability)
+        if self.host.draining:
+            return HandedBack()
+        try:
+            call, self._state = await self._load()
+        except (NotSerializable, StoreError) as error:
+            return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {error}")
+        except UsageError as error:
+            return Raised(error)
+        self.current = step
+        if (over := self._over()) is not None:  # closed while it loaded
+            step.close(over)
+        try:
+            return await step.run(call)
+        finally:
+            self.current = None
+
+    def _over(self) -> Ending | None:
+        return self.over
+
+    async def _load(self) -> tuple[functools.partial[Any], Any]:
+        """The agent's call with its recorded arguments and state, and the state."""
+        thread = self.claimed.thread
+        payload = await load_payload(self.host.store, thread, self.arguments)
+        args, kwargs = self.agent.signature.decode(payload)
+        state: Any = None
+        if self.agent.state is not None:
+            if self.root is None:
+                state = self.agent.state.first()
+            else:
+                data, known = await load_state(self.host.store, thread, self.root)
+                self.known |= known
+                state = self.agent.state.load(data)
+            kwargs = {**kwargs, STATE: state}
+        return functools.partial(self._call, args, kwargs), state
+
+    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        async with asyncio.timeout(self.agent.settings.timeout_s):
+            return await self.agent.fn(*args, **kwargs)
+
+    def _write(self, ending: Ending) -> Change | None:
+        """The change that an ending is, and the log's word on it; None where nothing may be written."""
+        claimed = self.claimed
+        run, fence, thread = claimed.run, claimed.fence, claimed.thread
+        match ending:
+            case Returned(value):
+                try:
+                    return self._again(value) if isinstance(value, Again) else self._complete(value)
+                except (NotSerializable, UsageError) as error:
+                    return self._fail(error)
+            case Raised(error):
+                return self._fail(error)
+            case Held(reason, detail):
+                emit("run.held", run=f"r{run}", reason=reason, detail=detail)
+                return HoldRun(run, fence, thread, reason, detail)
+            case HandedBack():
+                return RequeueRun(run, fence, thread, 0)
+            case Lost(why):
+                emit("run.lost", run=f"r{run}", why=why)
+                return None
+
+    def _again(self, again: Again) -> BeginSuperStep:
+        claimed = self.claimed
+        payload, blobs = spill(self.agent.signature.bind_encode(again.args, again.kwargs))
+        root, state_blobs = self._freeze()
+        self.number += 1
+        self.arguments, self.root = payload, root
+        return BeginSuperStep(
+            claimed.run, claimed.fence, claimed.thread, self.number, payload, root, self.host.clock.wall_us(),
+            blobs + state_blobs,
+        )  # fmt: skip
+
+    def _complete(self, value: Any) -> EndRun:
+        payload, blobs = spill(self.agent.codec.encode(value))
+        root, state_blobs = self._freeze()
+        return self._end(RunState.COMPLETED, payload, root, blobs + state_blobs)
+
+    def _fail(self, error: BaseException) -> Change:
+        claimed = self.claimed
+        info = run_error(error)
+        tries = 1 + max((attempt.attempt for attempt in claimed.attempts if attempt.key == ""), default=0)
+        if isinstance(error, Exception) and not isinstance(error, UsageError):
+            host = self.host
+            decision = decide(
+                self.agent.settings.retry, attempt=tries, error=error, random=host.random.random(),
+                now_us=host.clock.wall_us(),
+            )  # fmt: skip
+            if isinstance(decision, RetryIn):
+                return self._retry(tries, encode_error(info), info.failed_keys, decision.delay_s)
+        emit("run.failed", run=f"r{claimed.run}", agent=claimed.agent, error=f"{info.type}: {info.message}")
+        return self._end(RunState.FAILED, encode_error(info), None, ())
+
+    def _retry(self, tries: int, error: bytes, failed_keys: tuple[str, ...], delay_s: float) -> RequeueRun:
+        """The run goes back into the queue; what failed is forgotten, what succeeded stays recorded."""
+        claimed = self.claimed
+        now = self.host.clock.wall_us()
+        self.host.committer.submit(
+            RecordAttempt(claimed.run, claimed.fence, claimed.thread, self.number, "", tries, error, now, now)
+        )
+        return RequeueRun(claimed.run, claimed.fence, claimed.thread, int(delay_s * 1_000_000), failed_keys)
+
+    def _end(self, outcome: RunState, payload: bytes, root: bytes | None, blobs: tuple[Any, ...]) -> EndRun:
+        claimed = self.claimed
+        spilled, payload_blobs = spill(payload)
+        return EndRun(
+            claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, spilled, root,
+            self.host.clock.wall_us(), blobs + payload_blobs,
+        )  # fmt: skip
+
+    def _freeze(self) -> tuple[bytes | None, tuple[Any, ...]]:
+        """The state's new root, and the blobs it needs that are not stored yet. An agent without state keeps what its
+        thread has."""
+        if self.agent.state is None:
+            return self.root, ()
+        frozen = snapshot.freeze(self.agent.state.dump(self._state), self.known)
+        self.known = frozen.refs
+        return frozen.root, frozen.blobs
+
+    async def _durable(self, batch: Batch[Change, CommitOutcome], ending: Ending) -> Ending:
+        outcome = await asyncio.shield(batch.done)
+        run = self.claimed.run
+        if not outcome.alive or run in outcome.lost:
+            emit("run.lost", run=f"r{run}", why="its last commit came too late")
+            return Lost("its last commit came too late")
+        if run in outcome.refused:
+            return await self._refused(outcome.refused[run])
+        return ending
+
+    async def _refused(self, why: str) -> Ending:
+        """The store would not take what the run wrote: a person has to see it, and nobody else may suffer."""
+        ending = Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}")
+        change = self._write(ending)
+        assert change is not None
+        await asyncio.shield(self.host.committer.submit(change).done)
+        return ending
+
+
+def _size(change: Change) -> int:
+    """Roughly how many bytes a change carries."""
+    match change:
+        case BeginSuperStep() | EndRun():
+            return len(change.payload) + len(change.state or b"") + sum(len(blob.data) for blob in change.blobs)
+        case _:
+            return 0

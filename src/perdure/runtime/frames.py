@@ -1,0 +1,112 @@
+"""Where code is running: in an agent, in a step's body, or outside.
+
+The current frame travels in a context variable. A task factory on the worker's loop gives each task that agent
+code starts a child scope *when it is created*, so keys do not depend on the order in which branches run or
+finish; it is composed with whatever factory the loop had. One trap is left: `asyncio.wait_for` starts a task on
+Python 3.11 and none from 3.12 on, which is why the minor version is part of a deployment's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.keys import Scope
+from perdure.errors import NotInRun
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
+
+
+class AgentFrame:
+    """Agent code: calls of steps are recorded, under keys of this scope."""
+
+    __slots__ = ("scope", "super_step")
+
+    def __init__(self, super_step: SuperStep, scope: Scope) -> None:
+        self.super_step = super_step
+        self.scope = scope
+
+    def child(self) -> AgentFrame:
+        """The frame of a task started here, now."""
+        return AgentFrame(self.super_step, self.scope.child())
+
+
+class StepFrame:
+    """The body of a step: calls of other steps are plain calls, part of this step's record."""
+
+    __slots__ = ("attempt", "key", "super_step")
+
+    def __init__(self, super_step: SuperStep, key: str, attempt: int) -> None:
+        self.super_step = super_step
+        self.key = key
+        self.attempt = attempt
+
+
+Frame = AgentFrame | StepFrame
+
+frame: contextvars.ContextVar[Frame | None] = contextvars.ContextVar("perdure_frame", default=None)
+
+
+def agent_frame(verb: str) -> AgentFrame:
+    """The frame of the agent that calls `verb`; `NotInRun` elsewhere."""
+    current = frame.get()
+    if isinstance(current, AgentFrame):
+        return current
+    where = "inside a step's body" if isinstance(current, StepFrame) else "outside of an agent"
+    raise NotInRun(f"perdure.{verb} was called {where}; call it in an agent's own code, while a worker runs it")
+
+
+TaskFactory = Callable[..., "asyncio.Future[Any]"]
+
+
+class ScopedTaskFactory:
+    """A task factory that gives tasks of agent code their scope, on top of the loop's own factory."""
+
+    def __init__(self, inner: TaskFactory | None) -> None:
+        self.inner = inner
+
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Future[Any]:
+        current = frame.get()
+        if not isinstance(current, AgentFrame):
+            return self._make(loop, coro, options)
+        context = _entered_copy(options.get("context"), current.child())
+        options["context"] = context
+        task = self._make(loop, coro, options)
+        current.super_step.adopt(task)
+        return task
+
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], options: dict[str, Any]
+    ) -> asyncio.Future[Any]:
+        if self.inner is None:
+            return asyncio.Task(coro, loop=loop, **options)
+        context = options.pop("context", None)
+        if context is None:
+            return self.inner(loop, coro, **options)
+        # A factory of the older form takes no context; a task made inside one copies it.
+        made: asyncio.Future[Any] = context.run(self.inner, loop, coro, **options)
+        return made
+
+
+def _entered_copy(context: contextvars.Context | None, child: AgentFrame) -> contextvars.Context:
+    """The context for a new task with its frame set; a caller's own context stays its own, if it can."""
+    if context is None:
+        context = contextvars.copy_context()
+    try:
+        context.run(frame.set, child)
+    except RuntimeError:  # the context that runs at this moment: it cannot be entered twice
+        context = context.copy()
+        context.run(frame.set, child)
+    return context
+
+
+def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
+    """Put the scoping factory on the loop; installing it twice is one."""
+    inner = loop.get_task_factory()
+    if not isinstance(inner, ScopedTaskFactory):
+        loop.set_task_factory(ScopedTaskFactory(inner))  # type: ignore[arg-type]  # typeshed wants a generic result

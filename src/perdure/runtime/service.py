@@ -1,0 +1,70 @@
+"""The one loop: every background service is a `tick`, and this sleeps, backs off, logs and stops for all of them.
+
+A tick that fails is not the end of its service. An unreachable store is ordinary: one line when it goes, one when it
+comes back. Anything else is a bug in perdure or its driver: logged with its traceback, and tried again, because a
+service that dies silently is worse than one that complains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from perdure.errors import StoreUnavailable
+from perdure.telemetry import emit, logger
+
+BACKOFF_S_FIRST = 0.05
+BACKOFF_S_MAX = 2.0
+
+
+class Backoff:
+    """Growing, jittered pauses between failures of one service, and its log lines."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._delay_s = BACKOFF_S_FIRST
+        self._failed = False
+
+    def failed(self, error: Exception) -> float:
+        """Note a failure; returns how long to pause."""
+        if not isinstance(error, StoreUnavailable):
+            logger.error("%s failed; it goes on", self._service, exc_info=error)
+        elif not self._failed:
+            emit("service.failed", service=self._service, error=str(error))
+        self._failed = True
+        pause_s = self._delay_s * random.uniform(0.5, 1.0)
+        self._delay_s = min(self._delay_s * 2, BACKOFF_S_MAX)
+        return pause_s
+
+    def succeeded(self) -> None:
+        """Note a success."""
+        if self._failed:
+            emit("service.recovered", service=self._service)
+            self._failed = False
+            self._delay_s = BACKOFF_S_FIRST
+
+
+async def serve(service: str, tick: Callable[[], Awaitable[float]]) -> None:
+    """Call `tick` until cancelled, pausing after each for the seconds it returns."""
+    backoff = Backoff(service)
+    while True:
+        try:
+            pause_s = await tick()
+        except Exception as error:
+            pause_s = backoff.failed(error)
+        else:
+            backoff.succeeded()
+        await asyncio.sleep(pause_s)
+
+
+async def insist(service: str, attempt: Callable[[], Awaitable[None]]) -> None:
+    """Call `attempt` until it succeeds once, however long the store is away; any other error is the caller's."""
+    backoff = Backoff(service)
+    while True:
+        try:
+            await attempt()
+        except StoreUnavailable as error:
+            await asyncio.sleep(backoff.failed(error))
+        else:
+            return backoff.succeeded()

@@ -1,0 +1,126 @@
+"""Executing a step: admit, try, record, and try again as its policy says.
+
+The number of a try is on disk before its body runs whenever it could have run before: from the second try on, and
+always in a run whose worker has died. The first try of an undisturbed run is not written ahead (that would double the
+writes); so across crashes a body runs at most `attempts + 1` times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.changes import Change, CommitOutcome, RecordAttempt
+from perdure.core.failures import encode_error, error_info, exhausted, failure
+from perdure.core.retry import RetryIn, decide
+from perdure.errors import NotSerializable, PayloadTooLarge
+from perdure.runtime.callables import invoke
+from perdure.runtime.frames import StepFrame, frame
+from perdure.runtime.group import Batch
+from perdure.telemetry import emit
+
+if TYPE_CHECKING:
+    from perdure.runtime.step import Step
+    from perdure.runtime.superstep import SuperStep
+
+
+async def execute(
+    at: SuperStep, step: Step[..., Any], key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run the step's body until it succeeds or may not be tried again; returns the decoded record."""
+    attempt = at.journal.tries(key)
+    if attempt >= step.settings.retry.attempts:
+        error = encode_error(exhausted(attempt))
+        return await _give_up(at, step, key, digest, attempt, error, at.host.clock.wall_us())
+    while True:
+        attempt += 1
+        await at.admit()
+        at.in_flight += 1
+        try:
+            outcome = await _attempt(at, step, key, digest, attempt, args, kwargs)
+        finally:
+            at.body_ended()
+        if not isinstance(outcome, RetryIn):
+            return outcome[0]
+        await asyncio.sleep(outcome.delay_s)
+
+
+async def _attempt(
+    at: SuperStep,
+    step: Step[..., Any],
+    key: str,
+    digest: int,
+    attempt: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any] | RetryIn:
+    """One try and its record: the value in a tuple, or when to try again; a final failure raises."""
+    started_at = at.host.clock.wall_us()
+    if attempt > 1 or at.recovered:
+        await _record_attempt(at, key, attempt, None, started_at)
+    try:
+        payload, value = await _try_once(at, step, key, attempt, args, kwargs)
+    except Exception as error:
+        at.check()
+        recorded = encode_error(error_info(error))
+        host = at.host
+        decision = decide(
+            step.settings.retry, attempt=attempt, error=error, random=host.random.random(), now_us=host.clock.wall_us()
+        )
+    else:
+        batch = at.append(key, digest, attempt, payload, failed=False, started_at=started_at)
+        await _settle(at, step, batch)
+        return (value,)
+    if not isinstance(decision, RetryIn):
+        return (await _give_up(at, step, key, digest, attempt, recorded, started_at),)
+    emit("step.retried", run=f"r{at.claimed.run}", key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
+    await _record_attempt(at, key, attempt, recorded, started_at)
+    return decision
+
+
+async def _settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
+    """Where the step asks for it, go on only when its record is on disk."""
+    if (step.settings.durability or at.durability) == "sync":
+        await at.durable(batch)
+
+
+async def _try_once(
+    at: SuperStep, step: Step[..., Any], key: str, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bytes, Any]:
+    """One try: the encoded result and the value it decodes to."""
+    token = frame.set(StepFrame(at, key, attempt))
+    try:
+        async with asyncio.timeout(step.settings.timeout_s):
+            if step.place == "loop":
+                value = await step.fn(*args, **kwargs)
+            else:
+                value = await invoke(step.fn, step.place, at.pools, args, kwargs)
+    finally:
+        frame.reset(token)
+    try:
+        return step.codec.roundtrip(value)
+    except (NotSerializable, PayloadTooLarge) as error:
+        error.add_note(f"returned by step {key!r} of run r{at.claimed.run}")
+        raise
+
+
+async def _record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int) -> None:
+    """Put a try on disk, before its body or after its failure."""
+    claimed = at.claimed
+    ended_at = None if error is None else at.host.clock.wall_us()
+    change = RecordAttempt(
+        claimed.run, claimed.fence, claimed.thread, at.number, key, attempt, error, started_at, ended_at
+    )
+    at.check()
+    await at.durable(at.host.committer.submit(change, len(error or b"")))
+
+
+async def _give_up(
+    at: SuperStep, step: Step[..., Any], key: str, digest: int, attempt: int, error: bytes, started_at: int
+) -> Any:
+    """Record the step's final error and raise it as its replay will."""
+    batch = at.append(key, digest, attempt, error, failed=True, started_at=started_at)
+    await _settle(at, step, batch)
+    raised = failure(error, run=at.claimed.run, key=key, attempts=attempt)
+    emit("step.failed", run=f"r{at.claimed.run}", key=key, attempts=attempt, error=str(raised))
+    raise raised

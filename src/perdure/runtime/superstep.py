@@ -1,0 +1,268 @@
+"""A super-step: one call of the agent function, and what its code may do meanwhile.
+
+The agent runs in a task of its own. Whatever it calls comes here: a step whose key the journal knows returns its
+record; any other is executed (`stepping.py`) and recorded. A super-step has one ending. It is closed by whichever
+comes first: the agent's return or exception, a lost lease, a drain, a divergence. From then on its verbs raise
+`Unwind`, its tasks are cancelled, and nothing it does is recorded.
+
+Draining hands a run back at the next checkpoint: bodies in flight finish and are recorded, no new one begins, and
+when the last one is done the super-step closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.clock import Clock
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
+from perdure.core.digests import digest64
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned
+from perdure.core.failures import failure
+from perdure.core.journal import Journal, matches
+from perdure.core.keys import Scope, given
+from perdure.core.limits import PENDING_ROWS_MAX
+from perdure.core.payloads import spill
+from perdure.core.records import Checkpoint, Claimed, HeldReason
+from perdure.core.render import divergence
+from perdure.errors import LeaseLost, NotSerializable, StoreError, Unwind, UsageError
+from perdure.runtime.callables import Pools
+from perdure.runtime.frames import AgentFrame, frame
+from perdure.runtime.group import Batch, GroupCommit
+from perdure.runtime.payloads import load_payload
+from perdure.runtime.stepping import execute
+from perdure.runtime.trust import Trust
+from perdure.store.protocol import Store
+from perdure.telemetry import emit
+
+if TYPE_CHECKING:
+    from perdure.runtime.step import Durability, Step
+
+UNWIND_S = 10.0
+"""How long cancelled tasks may take to end before the log names them and they are left to themselves."""
+
+
+class Host(Protocol):
+    """What a worker lends to the runs it executes."""
+
+    worker: int
+    deployment: str
+    durability: Durability
+    draining: bool
+    committer: GroupCommit[Change, CommitOutcome]
+    trust: Trust
+    store: Store
+    pools: Pools
+    clock: Clock
+    random: random.Random
+
+
+class SuperStep:
+    """One call of the agent function of a claimed run."""
+
+    def __init__(self, host: Host, claimed: Claimed, *, number: int, durability: Durability | None) -> None:
+        resumed = number == claimed.super_step
+        self.host = host
+        self.claimed = claimed
+        self.number = number
+        self.pools = host.pools
+        self.durability = durability or host.durability
+        self.journal = Journal(claimed.records, claimed.attempts) if resumed else Journal((), ())
+        self.recovered = resumed and claimed.recoveries > 0
+        self.in_flight = 0
+        self.ending: Ending | None = None
+        self._seq = len(self.journal)
+        self._given: set[str] = set()
+        self._root: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    # -- the call of the agent -------------------------------------------------------------------------------
+
+    async def run(self, agent: Callable[[], Coroutine[Any, Any, Any]]) -> Ending:
+        """Call the agent and see it to its end; returns how it ended."""
+        context = contextvars.copy_context()
+        context.run(frame.set, AgentFrame(self, Scope.root()))
+        self._root = asyncio.get_running_loop().create_task(agent(), context=context)
+        if self.ending is not None or (self.host.draining and not self.in_flight):
+            self.close(self.ending or HandedBack())
+        try:
+            value = await self._root
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():  # the process is going down
+                self.close(Lost("the worker was closed"))
+                raise
+            self._end(Raised(error))
+        else:
+            self._end(Returned(value))
+        await self._reap()
+        assert self.ending is not None
+        return self.ending
+
+    def adopt(self, task: asyncio.Future[Any]) -> None:
+        """Own a task that agent code started: hold it, and end it with the super-step."""
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        if self.ending is not None:
+            task.cancel()
+
+    def close(self, ending: Ending) -> None:
+        """End from outside: the first ending stands, and every task is told."""
+        self._end(ending)
+        for task in (self._root, *self._tasks):
+            if task is not None and not task.done():
+                task.cancel(self._why())
+
+    def drain(self) -> None:
+        """Hand back at the next checkpoint: now, if no body is in flight."""
+        if self.in_flight == 0 and self._root is not None:
+            self.close(HandedBack())
+
+    # -- verbs -----------------------------------------------------------------------------------------------
+
+    async def call(self, step: Step[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step, called in agent code: its record, or its execution."""
+        self.check()
+        settings = step.settings
+        key = scope.key(settings.name) if settings.key is None else self._given_key(settings.key)
+        digest = 0 if settings.ignore_args else digest64((args, kwargs))
+        record = self.journal.find(key)
+        if record is None:
+            return await execute(self, step, key, digest, args, kwargs)
+        if not matches(record, digest):
+            self._diverge(record, args, kwargs)
+        return await self._replay(step, record)
+
+    def record_value(
+        self,
+        name: str,
+        scope: Scope,
+        make: Callable[[], Any],
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+    ) -> Any:
+        """A value made here and now, once: the recorded one on replay. For what needs no wait (`now`, `random`)."""
+        self.check()
+        key = scope.key(name)
+        record = self.journal.find(key)
+        if record is not None:
+            return decode(record.payload)
+        at = self.host.clock.wall_us()
+        payload = encode(make())
+        self.append(key, 0, 1, payload, failed=False, started_at=at)
+        return decode(payload)
+
+    def check(self) -> None:
+        """Refuse to act once the super-step has ended."""
+        if self.ending is not None:
+            raise self._unwind()
+
+    async def admit(self) -> None:
+        """Wait until a body may be dispatched: not while the lease is in doubt, the queue of commits is full, or the
+        worker drains."""
+        host = self.host
+        self.check()
+        while not host.trust.holds or host.committer.pending >= PENDING_ROWS_MAX or host.draining:
+            if host.draining:
+                self.drain()
+                await asyncio.get_running_loop().create_future()  # until the bodies in flight are done: then cancelled
+            await host.trust.regained()
+            await host.committer.room(PENDING_ROWS_MAX)
+            self.check()
+
+    def append(
+        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
+    ) -> Batch[Change, CommitOutcome]:
+        """Queue a step's record for the next commit."""
+        self.check()
+        self._seq += 1
+        payload, blobs = spill(payload)
+        claimed = self.claimed
+        return self.host.committer.submit(
+            AppendCheckpoint(
+                claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
+                payload, started_at, self.host.clock.wall_us(), blobs,
+            ),
+            len(payload) + sum(len(blob.data) for blob in blobs),
+        )  # fmt: skip
+
+    async def durable(self, batch: Batch[Change, CommitOutcome]) -> None:
+        """Wait until a batch is on disk; `Unwind` if this run's part of it was not written."""
+        await asyncio.shield(batch.done)
+        self.check()
+
+    def body_ended(self) -> None:
+        """A body in flight is done and its record queued; a draining super-step closes after its last one."""
+        self.in_flight -= 1
+        if self.host.draining:
+            self.drain()
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    async def _replay(self, step: Step[..., Any], record: Checkpoint) -> Any:
+        try:
+            payload = await load_payload(self.host.store, self.claimed.thread, record.payload)
+            if not record.failed:
+                return step.codec.decode(payload)
+        except (NotSerializable, StoreError) as error:
+            self.close(Held(HeldReason.SCHEMA, f"the record of step {record.key!r} does not load: {error}"))
+            raise self._unwind() from error
+        raise failure(payload, run=self.claimed.run, key=record.key, attempts=record.attempt)
+
+    def _diverge(self, record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.close(Held(HeldReason.DIVERGED, divergence(record, args, kwargs)))
+        raise self._unwind()
+
+    def _given_key(self, key: str) -> str:
+        if key in self._given:
+            raise UsageError(
+                f"the step key {key!r} was already used in this super-step; a key given by hand names one call: "
+                "put what differs (an index, an id) into it"
+            )
+        self._given.add(key)
+        return given(key)
+
+    def _unwind(self) -> Unwind:
+        return LeaseLost(self._why()) if isinstance(self.ending, Lost) else Unwind(self._why())
+
+    def _why(self) -> str:
+        run = f"run r{self.claimed.run}"
+        match self.ending:
+            case Lost(why):
+                return f"{run}: lease lost: {why}"
+            case HandedBack():
+                return f"{run}: handed back, its worker drains"
+            case Held(reason):
+                return f"{run}: held as {reason}"
+            case _:
+                return f"{run}: super-step {self.number} has ended"
+
+    def _end(self, ending: Ending) -> None:
+        if self.ending is None:
+            self.ending = ending
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if self.ending is not None and not task.cancelled():
+            task.exception()  # the super-step has its ending; what a branch raised after it concerns nobody
+
+    async def _reap(self) -> None:
+        """End what the agent left running, so that nothing of this super-step outlives it."""
+        left = [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
+        if not left:
+            return
+        for task in left:
+            task.cancel(self._why())
+        _, stuck = await asyncio.wait(left, timeout=UNWIND_S)
+        if stuck:
+            emit("run.stuck", run=f"r{self.claimed.run}", tasks=[str(task) for task in stuck])
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task itself was asked to end (and not only one that it awaited)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

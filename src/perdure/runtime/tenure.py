@@ -1,0 +1,210 @@
+"""A tenure: one identity of a worker, from its registration to its end.
+
+A worker process has one tenure at a time: a row in the store, one lease, one writer. It claims runs, executes them and
+commits what they record. It ends in one of two ways: the worker drains (finish or hand back what is in hand, then
+retire the row), or the identity is lost (somebody took over: every execution is told, nothing more is written, and the
+worker begins a new tenure under a new identity).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.clock import Clock
+from perdure.core.changes import Change, CommitOutcome, NewWorker
+from perdure.core.endings import Ending, HandedBack, Held, Lost
+from perdure.core.leases import trust_until
+from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX
+from perdure.core.records import Claimed, HeldReason
+from perdure.errors import StoreUnavailable
+from perdure.runtime.agent import Agent
+from perdure.runtime.callables import Pools
+from perdure.runtime.claimer import Claimer
+from perdure.runtime.execution import Execution
+from perdure.runtime.group import GroupCommit
+from perdure.runtime.keeper import Keeper, KeeperThread
+from perdure.runtime.service import insist
+from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.step import Durability
+from perdure.runtime.trust import Trust
+from perdure.runtime.watchdog import Watchdog
+from perdure.store.protocol import Store
+from perdure.telemetry import emit, logger
+
+
+class Tenure:
+    """One identity of a worker; it is the `Host` of the executions it starts."""
+
+    def __init__(
+        self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings, durability: Durability,
+        pools: Pools, clock: Clock, on_ended: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.agents = agents
+        self.settings = settings
+        self.deployment = settings.deployment
+        self.durability = durability
+        self.pools = pools
+        self.clock = clock
+        self.random = random.Random()
+        self.worker = 0
+        self.draining = False
+        self.lost = asyncio.Event()
+        self.executions: dict[int, Execution] = {}
+        self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(
+            self._commit, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
+        )
+        self._on_ended = on_ended
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._services: list[asyncio.Task[None]] = []
+        self._keeper: KeeperThread | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Register, and start to renew, commit and claim."""
+        self.worker = await self.store.reserve_ids(1)
+        asked_at = self.clock.monotonic()
+        lease_us = int(self.settings.lease_s * 1_000_000)
+        await self.store.register(
+            NewWorker(self.worker, self.settings.name, socket.gethostname(), os.getpid(), self.deployment, lease_us)
+        )
+        loop = asyncio.get_running_loop()
+        self.trust = Trust(self.clock, trust_until(asked_at, self.settings.lease_s))
+        watchdog = Watchdog(loop, self.clock, stall_limit_s=self.settings.stall_limit_s)
+        keeper = Keeper(
+            self.store.clone(), self.worker, settings=self.settings, trust=self.trust, watchdog=watchdog,
+            clock=self.clock, on_lost=functools.partial(self._lose_from, loop),
+        )  # fmt: skip
+        self._keeper = KeeperThread(keeper)
+        self._keeper.start()
+        self.claimer = Claimer(self)
+        self._services = [
+            asyncio.create_task(self.committer.run(), name="perdure-committer"),
+            asyncio.create_task(self.claimer.run(), name="perdure-claimer"),
+        ]
+        emit("worker.started", worker=self.worker, name=self.settings.name, deployment=self.deployment)
+
+    async def drain(self) -> None:
+        """Claim nothing new; hand back what waits, let bodies in flight finish (for `grace_s`), retire the row. The
+        lease is renewed until the very end."""
+        self.draining = True
+        emit("worker.draining", worker=self.worker, runs=len(self.executions))
+        await self.claimer.stop()
+        for execution in tuple(self.executions.values()):
+            execution.drain()
+        try:
+            await asyncio.wait_for(self._empty.wait(), self.settings.grace_s)
+        except TimeoutError:
+            self.hand_back()
+            await self._empty.wait()
+        await self.committer.flushed()
+        if not self.lost.is_set():
+            await insist("retire", self._retire)
+        await self._end()
+
+    def hand_back(self) -> None:
+        """Stop executing at once: cancel what is in flight and give every run back."""
+        for execution in tuple(self.executions.values()):
+            execution.close(HandedBack())
+
+    def lose(self, why: str) -> None:
+        """This identity is not alive any more: tell every execution, write nothing."""
+        if self.lost.is_set():
+            return
+        emit("worker.lost", worker=self.worker, why=why, runs=len(self.executions))
+        self.draining = True
+        self.committer.fail(StoreUnavailable(f"worker {self.worker} has lost its lease: {why}"))
+        for execution in tuple(self.executions.values()):
+            execution.close(Lost(why))
+        self.lost.set()
+
+    def _lose_from(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(self.lose, "another worker took over")
+
+    async def end_lost(self) -> None:
+        """Clean up after a loss: wait until user code has let go."""
+        await self.claimer.stop()
+        await self._empty.wait()
+        await self._end()
+
+    # -- executing -------------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Slots that are free."""
+        return self.settings.concurrency - len(self.executions)
+
+    def launch(self, claimed: Claimed) -> None:
+        """Execute a claimed run."""
+        execution = Execution(self, claimed, self.agents[claimed.agent])
+        self.executions[claimed.run] = execution
+        self._empty.clear()
+        if self.lost.is_set():
+            execution.close(Lost("the lease was lost while it was claimed"))
+        self._tasks[claimed.run] = asyncio.create_task(self._execute(execution), name=f"run r{claimed.run}")
+
+    async def _execute(self, execution: Execution) -> None:
+        run = execution.claimed.run
+        ending: Ending | None = None
+        try:
+            ending = await execution.run()
+        except Exception as error:
+            if not self.lost.is_set():
+                logger.error("run r%s: its execution broke off; it is given back", run, exc_info=error)
+                self.claimer.give_back()
+        finally:
+            del self.executions[run], self._tasks[run]
+            self.claimer.slot_freed()
+            if not self.executions:
+                self._empty.set()
+        if ending is not None and not isinstance(ending, HandedBack | Lost):
+            self._on_ended(run)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _commit(self, changes: list[Change]) -> CommitOutcome:
+        """Write a batch, however long the store is away; repeating one that went through is a no-op."""
+        outcome = CommitOutcome()
+
+        async def attempt() -> None:
+            nonlocal outcome
+            outcome = await self.store.commit(self.worker, changes)
+
+        try:
+            await insist("committer", attempt)
+        except Exception as error:
+            logger.error("worker %s: a commit failed for a reason that no repeat mends", self.worker, exc_info=error)
+            self.lose(f"a commit failed: {error}")
+            raise
+        if not outcome.alive:
+            self.lose("the store says that this worker is not alive")
+        for run in outcome.lost:
+            self._close(run, Lost("another worker has claimed it"))
+        for run, why in outcome.refused.items():
+            self._close(run, Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}"))
+        return outcome
+
+    def _close(self, run: int, ending: Ending) -> None:
+        execution = self.executions.get(run)
+        if execution is not None:
+            execution.close(ending)
+
+    async def _retire(self) -> None:
+        await self.store.retire(self.worker)
+
+    async def _end(self) -> None:
+        for task in self._services:
+            task.cancel()
+        await asyncio.gather(*self._services, return_exceptions=True)
+        if self._keeper is not None:
+            await self._keeper.stop()
+        emit("worker.stopped", worker=self.worker)

@@ -1,0 +1,107 @@
+"""A worker: a process's place to execute runs, through as many tenures as it takes.
+
+`async with Worker(...)` executes runs until the block ends, then drains. `stop()` asks for a drain; asked a second
+time it hands everything back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from perdure.clock import SYSTEM_CLOCK, Clock
+from perdure.runtime.agent import Agent
+from perdure.runtime.callables import Pools
+from perdure.runtime.frames import install_task_factory
+from perdure.runtime.service import insist
+from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.step import Durability
+from perdure.runtime.tenure import Tenure
+from perdure.store.protocol import Store
+
+
+class Worker:
+    """Executes runs of these agents from this (open) store."""
+
+    def __init__(
+        self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings,
+        durability: Durability = "async", clock: Clock = SYSTEM_CLOCK,
+        on_ended: Callable[[int], None] = lambda run: None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._agents = agents
+        self._settings = settings
+        self._durability = durability
+        self._clock = clock
+        self._on_ended = on_ended
+        self._pools = Pools()
+        self._stopping = asyncio.Event()
+        self._began = asyncio.Event()
+        self._tenure: Tenure | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> int | None:
+        """The identity it has now; None between two."""
+        return None if self._tenure is None else self._tenure.worker
+
+    @property
+    def running(self) -> int:
+        """Runs in its hands."""
+        return 0 if self._tenure is None else len(self._tenure.executions)
+
+    async def __aenter__(self) -> Self:
+        install_task_factory(asyncio.get_running_loop())
+        self._task = asyncio.create_task(self._run(), name="perdure-worker")
+        began = asyncio.create_task(self._began.wait())
+        await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        began.cancel()
+        if self._task.done():
+            self._task.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        await self.stopped()
+
+    def stop(self) -> None:
+        """Drain; when draining already, hand everything back at once."""
+        if self._stopping.is_set() and self._tenure is not None:
+            self._tenure.hand_back()
+        self._stopping.set()
+
+    async def stopped(self) -> None:
+        """Wait until it has drained."""
+        assert self._task is not None, "the worker was never entered"
+        try:
+            await asyncio.shield(self._task)
+        finally:
+            self._pools.close()
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            tenure = Tenure(
+                self._store, self._agents, settings=self._settings, durability=self._durability, pools=self._pools,
+                clock=self._clock, on_ended=self._on_ended,
+            )  # fmt: skip
+            await insist("worker", tenure.begin)
+            self._tenure = tenure
+            self._began.set()
+            await self._lost_or_stopping(tenure)
+            if tenure.lost.is_set():
+                await tenure.end_lost()
+            else:
+                await tenure.drain()
+            self._tenure = None
+
+    async def _lost_or_stopping(self, tenure: Tenure) -> None:
+        waits = [asyncio.create_task(tenure.lost.wait()), asyncio.create_task(self._stopping.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

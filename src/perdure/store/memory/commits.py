@@ -1,0 +1,196 @@
+"""Batches: judged run by run first, applied afterwards.
+
+The judgement decides everything that can go wrong, so applying cannot fail half-way. A run's changes stand or fall
+together: one lost or refused change takes the run's others of the same batch with it, and nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import assert_never
+
+from perdure.core.changes import (
+    AppendCheckpoint,
+    BeginSuperStep,
+    Change,
+    CommitOutcome,
+    EndRun,
+    HoldRun,
+    RecordAttempt,
+    RequeueRun,
+)
+from perdure.core.records import Attempt, Checkpoint, Kind, RunState
+from perdure.store.memory.tables import Tables
+
+
+class _Verdict(Enum):
+    """What is to be done with a change whose run was looked at."""
+
+    WRITE = "write"
+    DONE = "done"
+    """It is there already: this is the same batch again."""
+    LOST = "lost"
+    REFUSE = "refuse"
+
+
+def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -> CommitOutcome:
+    """Apply a batch; the caller holds the lock."""
+    if not tables.is_alive(worker):
+        return CommitOutcome(alive=False)
+    verdicts = [_judge(tables, worker, change) for change in changes]
+    lost = {change.run for change, verdict in zip(changes, verdicts, strict=True) if verdict is _Verdict.LOST}
+    refused = {
+        change.run: _reason(tables, change)
+        for change, verdict in reversed(list(zip(changes, verdicts, strict=True)))
+        if verdict is _Verdict.REFUSE and change.run not in lost
+    }
+    for change, verdict in zip(changes, verdicts, strict=True):
+        if verdict is _Verdict.WRITE and change.run not in lost and change.run not in refused:
+            _write(tables, worker, change, now=now)
+    return CommitOutcome(lost=frozenset(lost), refused=refused)
+
+
+def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
+    """The two rules: guarded by the fence, and repeatable."""
+    run = tables.runs.get(change.run)
+    if run is None:
+        return _Verdict.LOST
+    at = _address(change)
+    found = tables.checkpoints[run.id].get(at) if at else None
+    own = found is not None and found.fence == change.fence
+    if run.state is not RunState.RUNNING and run.fence == change.fence:
+        return _Verdict.DONE
+    if run.state is not RunState.RUNNING or run.worker != worker or run.fence != change.fence:
+        return _Verdict.DONE if own else _Verdict.LOST
+    if found is not None:
+        return _Verdict.DONE if own else _Verdict.REFUSE
+    return _Verdict.WRITE
+
+
+def _address(change: Change) -> tuple[int, str] | None:
+    """Where the change files a checkpoint, or None if it files none."""
+    match change:
+        case AppendCheckpoint():
+            return change.super_step, change.key
+        case BeginSuperStep() | EndRun():
+            return change.super_step, ""
+        case RecordAttempt() | RequeueRun() | HoldRun():
+            return None
+        case _:
+            assert_never(change)
+
+
+def _reason(tables: Tables, change: Change) -> str:
+    """Why the change was refused, for people."""
+    at = _address(change)
+    assert at is not None
+    found = tables.checkpoints[change.run][at]
+    super_step, key = at
+    return (
+        f"checkpoint {key!r} of super-step {super_step} was recorded under fence {found.fence}; "
+        f"fence {change.fence} cannot record it again"
+    )
+
+
+def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
+    match change:
+        case AppendCheckpoint():
+            _append(tables, worker, change)
+        case RecordAttempt():
+            _record_attempt(tables, change)
+        case BeginSuperStep():
+            _begin_super_step(tables, worker, change)
+        case EndRun():
+            _end(tables, worker, change, now=now)
+        case RequeueRun():
+            _requeue(tables, change, now=now)
+        case HoldRun():
+            _hold(tables, change)
+        case _:
+            assert_never(change)
+
+
+def _append(tables: Tables, worker: int, change: AppendCheckpoint) -> None:
+    tables.checkpoints[change.run].setdefault(
+        (change.super_step, change.key),
+        Checkpoint(
+            run=change.run,
+            super_step=change.super_step,
+            key=change.key,
+            kind=Kind.STEP,
+            seq=change.seq,
+            fence=change.fence,
+            worker=worker,
+            attempt=change.attempt,
+            digest=change.digest,
+            failed=change.failed,
+            payload=change.payload,
+            state=None,
+            started_at=change.started_at,
+            ended_at=change.ended_at,
+        ),
+    )
+    tables.put_blobs(change.thread, change.blobs)
+
+
+def _record_attempt(tables: Tables, change: RecordAttempt) -> None:
+    tables.attempts[change.run][change.super_step, change.key, change.attempt] = Attempt(
+        run=change.run,
+        super_step=change.super_step,
+        key=change.key,
+        attempt=change.attempt,
+        fence=change.fence,
+        error=change.error,
+        started_at=change.started_at,
+        ended_at=change.ended_at,
+    )
+
+
+def _boundary(change: BeginSuperStep | EndRun, worker: int, *, kind: Kind, failed: bool) -> Checkpoint:
+    """The checkpoint between two super-steps, or at the end."""
+    return Checkpoint(
+        run=change.run,
+        super_step=change.super_step,
+        key="",
+        kind=kind,
+        seq=0,
+        fence=change.fence,
+        worker=worker,
+        attempt=0,
+        digest=0,
+        failed=failed,
+        payload=change.payload,
+        state=change.state,
+        started_at=change.ended_at,
+        ended_at=change.ended_at,
+    )
+
+
+def _begin_super_step(tables: Tables, worker: int, change: BeginSuperStep) -> None:
+    row = _boundary(change, worker, kind=Kind.BOUNDARY, failed=False)
+    tables.checkpoints[change.run][change.super_step, ""] = row
+    tables.put_blobs(change.thread, change.blobs)
+    tables.move(change.run, super_step=change.super_step)
+    tables.point(change.thread, change.run, change.super_step)
+
+
+def _end(tables: Tables, worker: int, change: EndRun, *, now: int) -> None:
+    completed = change.outcome is RunState.COMPLETED
+    row = _boundary(change, worker, kind=Kind.ENDED, failed=not completed)
+    tables.checkpoints[change.run][change.super_step, ""] = row
+    tables.put_blobs(change.thread, change.blobs)
+    run = tables.move(change.run, state=change.outcome, worker=None, ready=False, ended_at=now)
+    if completed and change.state is not None:
+        tables.point(change.thread, change.run, change.super_step)
+    tables.leave(run)
+
+
+def _requeue(tables: Tables, change: RequeueRun, *, now: int) -> None:
+    run = tables.runs[change.run]
+    tables.drop_failures(run, change.drop_keys)
+    tables.move(run.id, state=RunState.QUEUED, worker=None, ready_at=now + change.delay_us)
+
+
+def _hold(tables: Tables, change: HoldRun) -> None:
+    tables.move(change.run, state=RunState.HELD, worker=None, reason=change.reason.value, detail=change.detail)

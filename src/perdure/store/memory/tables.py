@@ -1,0 +1,195 @@
+"""The rows, the indexes over them, and the moves that keep the two together.
+
+Rows are replaced, never changed, so whoever has read one has a snapshot. Every change of a run goes through `move`,
+which keeps the indexes and notes what listeners should hear; `writing` sends it when the verb is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, RunState, Thread, Worker, WorkerState
+from perdure.core.states import TERMINAL, may_move
+from perdure.store.protocol import Hint
+
+StepKey = tuple[int, str]
+"""A checkpoint within its run: super-step and key."""
+
+
+class Listener:
+    """A callback and the event loop it belongs to. Compared by identity: one callback may listen twice."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_hint: Callable[[Hint], None]) -> None:
+        self.loop = loop
+        self.on_hint = on_hint
+
+
+class Session:
+    """An open store's sign of life. It ends when that store is closed or crashes, and never comes back."""
+
+    def __init__(self) -> None:
+        self.alive = True
+
+
+class Tables:
+    """What all clones of a store share. Whoever reads or writes holds `lock`."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self.now_us = now_us
+        self.lock = threading.RLock()
+        self.next_id = 1
+        self.workers: dict[int, Worker] = {}
+        self.sessions: dict[int, Session] = {}
+        self.threads: dict[int, Thread] = {}
+        self.thread_by_name: dict[str, int] = {}
+        self.runs: dict[int, Run] = {}
+        self.started: dict[str, tuple[int, bytes]] = {}
+        """Start key to run and digest."""
+        self.checkpoints: dict[int, dict[StepKey, Checkpoint]] = defaultdict(dict)
+        self.attempts: dict[int, dict[tuple[int, str, int], Attempt]] = defaultdict(dict)
+        self.blobs: dict[int, dict[bytes, bytes]] = defaultdict(dict)
+        self.order: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        """A thread's unfinished runs, as sorted pairs of ordinal and run."""
+        self.waiting: set[int] = set()
+        """Runs that are queued and ready, due or not."""
+        self.held_by: dict[int, set[int]] = defaultdict(set)
+        """A worker's running runs."""
+        self.watched: set[int] = set()
+        self.listeners: list[Listener] = []
+        self._hints: set[Hint] = set()
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[int]:
+        """Hold the lock; the value is the time. Hints go out at the end."""
+        with self.lock:
+            yield self.now_us()
+            hints, self._hints = self._hints, set()
+            for hint in sorted(hints, key=lambda hint: hint.value):
+                if hint is not Hint.WORK or self.somebody_idle():
+                    self.send(hint)
+
+    def send(self, hint: Hint) -> None:
+        """Tell every listener, each on its own loop; one whose loop is closed is forgotten."""
+        for listener in list(self.listeners):
+            try:
+                listener.loop.call_soon_threadsafe(listener.on_hint, hint)
+            except RuntimeError:
+                if not listener.loop.is_closed():
+                    raise
+                self.listeners.remove(listener)
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    def is_alive(self, worker: int) -> bool:
+        row = self.workers.get(worker)
+        return row is not None and row.state is WorkerState.ALIVE
+
+    def somebody_idle(self) -> bool:
+        return any(row.idle and row.state is WorkerState.ALIVE for row in self.workers.values())
+
+    def end_worker(self, worker: int, state: WorkerState, now: int) -> None:
+        self.workers[worker] = msgspec.structs.replace(self.workers[worker], state=state, idle=False, ended_at=now)
+        self.sessions.pop(worker, None)
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def add(self, run: Run) -> None:
+        """File a new run at the end of its thread's order."""
+        assert run.id not in self.runs and run.state is RunState.QUEUED
+        self.runs[run.id] = run
+        insort(self.order[run.thread], (run.ordinal, run.id))
+        self._index(run)
+
+    def move(self, run: int, **fields: Any) -> Run:
+        """Replace a run's row by one with these fields changed."""
+        before = self.runs[run]
+        after = msgspec.structs.replace(before, **fields)
+        assert before.state is after.state or may_move(before.state, after.state), (before.state, after.state)
+        assert (after.state is RunState.RUNNING) == (after.worker is not None)
+        assert after.fence >= before.fence
+        if before.worker is not None:
+            self.held_by[before.worker].discard(run)
+        self.runs[run] = after
+        self._index(after)
+        if before.state is not after.state and (after.state in TERMINAL or after.state is RunState.HELD):
+            self._note_ended(after)
+        return after
+
+    def _index(self, run: Run) -> None:
+        if run.worker is not None:
+            self.held_by[run.worker].add(run.id)
+        if run.state is not RunState.QUEUED or not run.ready:
+            self.waiting.discard(run.id)
+            return
+        self.waiting.add(run.id)
+        if run.ready_at <= self.now_us():
+            self._hints.add(Hint.WORK)
+
+    def _note_ended(self, run: Run) -> None:
+        if run.id in self.watched:
+            self._hints.add(Hint.ENDED)
+        if run.state in TERMINAL:
+            self.watched.discard(run.id)
+
+    # -- threads ---------------------------------------------------------------------------------------------
+
+    def enter(self, run: Run) -> None:
+        """Put a run that is unfinished again into its place in its thread's order."""
+        insort(self.order[run.thread], (run.ordinal, run.id))
+        self.settle(run.thread)
+
+    def leave(self, run: Run) -> None:
+        """Take an ended run out of its thread's order and give its turn to the next."""
+        self.order[run.thread].remove((run.ordinal, run.id))
+        self.settle(run.thread)
+
+    def settle(self, thread: int) -> None:
+        """Make the first unfinished run of a thread its head, and only the head ready.
+
+        A head that has begun keeps its turn, even when a retried run comes back before it.
+        """
+        row, order = self.threads[thread], self.order[thread]
+        first = order[0][1] if order else None
+        head = first if row.head is None else self._keep_or_pass_turn(self.runs[row.head], first)
+        if head is not None and not self.runs[head].ready:
+            self.move(head, ready=True)
+        self.threads[thread] = msgspec.structs.replace(row, head=head, depth=len(order))
+
+    def _keep_or_pass_turn(self, head: Run, first: int | None) -> int | None:
+        if head.state in TERMINAL or head.id == first:
+            return first
+        if head.state is not RunState.QUEUED or head.started_at is not None:
+            return head.id
+        self.move(head.id, ready=False)
+        return first
+
+    def point(self, thread: int, run: int, super_step: int) -> None:
+        """Let the thread's newest state be the one at this checkpoint."""
+        row = self.threads[thread]
+        self.threads[thread] = msgspec.structs.replace(row, snapshot_run=run, snapshot_step=super_step)
+
+    # -- logs ------------------------------------------------------------------------------------------------
+
+    def drop_failures(self, run: Run, keys: Iterable[str]) -> None:
+        """Delete the failed records of these steps in the current super-step, and the tries before them."""
+        log, attempts = self.checkpoints[run.id], self.attempts[run.id]
+        for key in keys:
+            record = log.get((run.super_step, key))
+            if record is None or record.kind is not Kind.STEP or not record.failed:
+                continue
+            del log[run.super_step, key]
+            for tried in [at for at in attempts if at[:2] == (run.super_step, key)]:
+                del attempts[tried]
+
+    def put_blobs(self, thread: int, blobs: Iterable[Blob]) -> None:
+        self.blobs[thread].update((blob.digest, blob.data) for blob in blobs)

@@ -1,0 +1,74 @@
+"""Attendance: the session lock by which a worker's death shows before its lease ends.
+
+The lock is held by the database session of one connection and goes free the moment the server sees that connection
+end. Behind a pooler the session is somebody else's; so the lock is asked for in one query and looked for in a second,
+which must meet the same backend. A lost connection does not mean a dead worker: the next renewal attends again, and
+who looks for silent workers looks twice. After the server itself started, nobody's lock is there, and nobody is
+silent until the living had time to come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import asyncpg
+
+from perdure.store.postgres.address import Address
+from perdure.store.postgres.lines import Line, Pool
+from perdure.store.sql import Statements
+
+RESTART_GRACE_S: Final = 5.0
+"""How long after the server's start an absent lock means nothing."""
+
+
+class Attendance:
+    """The locks of this store's workers, and a look at everybody's."""
+
+    def __init__(self, address: Address, statements: Statements) -> None:
+        self._address = address
+        self._statements = statements
+        self._line = Line(address)
+        self._held: dict[int, asyncpg.Connection[Any]] = {}
+
+    async def attend(self, worker: int) -> bool:
+        """Hold the worker's lock, and say so in its row; False where no lock can be held."""
+        if self._address.pooled:
+            return False
+        key = lock_key(self._address.schema, worker)
+        asked = await self._line.fetchrow(self._statements["take_session_lock"].text, key)
+        look = self._statements["holds_session_lock"]
+        held: bool = await self._line.fetchval(look.text, *look.arguments({"key": key, "pid": asked["pid"]}))
+        connection = self._line.connection
+        if not asked["taken"] or not held or connection is None:
+            return False
+        await self._line.fetchval(self._statements["set_session"].text, worker)
+        self._held[worker] = connection
+        return True
+
+    async def resume(self, worker: int) -> None:
+        """Attend again, if this worker attended on a connection that was lost."""
+        if worker in self._held and self._held[worker] is not self._line.connection:
+            await self.attend(worker)
+
+    async def silent_workers(self, pool: Pool) -> list[int]:
+        """Alive workers that attended and whose lock is free now."""
+        grace_us = int(RESTART_GRACE_S * 1_000_000)
+        workers = [row["id"] for row in await pool.fetch(self._statements["attending_workers"].text)]
+        if not workers:
+            return []
+        keys = {lock_key(self._address.schema, worker): worker for worker in workers}
+        look = self._statements["free_session_locks"]
+        silent = await pool.fetch(look.text, *look.arguments({"keys": list(keys), "grace_us": grace_us}))
+        return sorted(keys[row["lock_key"]] for row in silent)
+
+    async def close(self) -> None:
+        """Let go of the locks."""
+        self._held.clear()
+        await self._line.close()
+
+
+def lock_key(schema: str, worker: int) -> int:
+    """The number of a worker's advisory lock: 64 bits of a hash, since locks are shared by all schemas of a database."""
+    digest = hashlib.blake2b(f"perdure worker {schema} {worker}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)

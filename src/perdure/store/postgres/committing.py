@@ -1,0 +1,173 @@
+"""Committing and starting: one round trip each where nothing is odd, and patience where something is.
+
+The functions of the database write a whole batch or nothing. What stands in the way is taken out here, and the rest is
+sent again: runs that were lost or whose slice has ended, rows that are there already (our own from an answer that never
+came, or somebody else's, which is a refusal), and, by halving the batch until one run is left, values that the database
+does not take. So one bad member fails alone, and a healthy batch pays nothing for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from perdure.core import limits
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, StartOutcome, StartRun
+from perdure.errors import NotSerializable
+from perdure.store.postgres import batches, failures, rows, schema
+from perdure.store.postgres.address import Address
+from perdure.store.postgres.lines import Line, Pool
+
+REASON_CHARS_MAX = 500
+
+
+class Committer:
+    """Writes batches for workers on a line of its own."""
+
+    def __init__(self, address: Address, line: Line) -> None:
+        self._line = line
+        self._statements = schema.statements(address.prefix)
+
+    async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
+        lost: set[int] = set()
+        refused: dict[int, str] = {}
+        waiting: list[Sequence[Change]] = [changes]
+        while waiting:
+            batch = waiting.pop()
+            if not batch:
+                continue
+            try:
+                answer = await self._write(worker, batch)
+            except asyncpg.UniqueViolationError as error:
+                rest, reasons = await self._sift(batch)
+                if len(rest) < len(batch):
+                    refused |= reasons
+                    waiting.append(rest)
+                else:
+                    waiting += self._split(batch, error, refused)
+                continue
+            except failures.REFUSED as error:
+                waiting += self._split(batch, error, refused)
+                continue
+            if not answer["alive"]:
+                return CommitOutcome(alive=False)
+            if answer["lost"] or answer["done"]:
+                gone = await self._lost(batch, set(answer["lost"] or ()))
+                lost |= gone
+                over = {*(answer["lost"] or ()), *(answer["done"] or ())}
+                waiting.append([change for change in batch if change.run not in over])
+        return CommitOutcome(lost=frozenset(lost), refused=refused)
+
+    async def _write(self, worker: int, batch: Sequence[Change]) -> Any:
+        steps = [change for change in batch if type(change) is AppendCheckpoint]
+        if len(steps) == len(batch):
+            name, arguments = "append", batches.append_arguments(worker, steps)
+        else:
+            name, arguments = "commit", batches.Batch(batch).arguments(worker, batch)
+        return await self._line.fetchrow(self._statements[name].text, *arguments)
+
+    async def _recorded(self, batch: Sequence[Change]) -> dict[tuple[int, int, str], int]:
+        """The fences of those of the batch's checkpoints that exist."""
+        places = {place for change in batch if (place := batches.checkpoint_place(change))}
+        columns = [list(column) for column in zip(*places, strict=True)] or [[], [], []]
+        found = await self._line.fetch(self._statements["recorded"].text, *columns)
+        return {(run, super_step, key): fence for run, super_step, key, fence in found}
+
+    async def _sift(self, batch: Sequence[Change]) -> tuple[list[Change], dict[int, str]]:
+        """Take out what is recorded already, and the runs that would change a record."""
+        recorded = await self._recorded(batch)
+        rest: list[Change] = []
+        reasons: dict[int, str] = {}
+        seen: set[tuple[int, int, str]] = set()
+        for change in batch:
+            place = batches.checkpoint_place(change)
+            fence = recorded.get(place) if place else None
+            if place and fence is not None and fence != change.fence:
+                reasons.setdefault(change.run, _reason(change, place, fence))
+            elif place is None or (fence is None and place not in seen):
+                rest.append(change)
+            if place:
+                seen.add(place)
+        return [change for change in rest if change.run not in reasons], reasons
+
+    async def _lost(self, batch: Sequence[Change], runs: set[int]) -> set[int]:
+        """Of these runs, those with a change that is not recorded: a batch sent again may find itself written, and the
+        run meanwhile in other hands."""
+        if not runs:
+            return runs
+        theirs = [change for change in batch if change.run in runs]
+        recorded = await self._recorded(theirs)
+        places = ((change, batches.checkpoint_place(change)) for change in theirs)
+        return {change.run for change, place in places if place is None or recorded.get(place) != change.fence}
+
+    def _split(self, batch: Sequence[Change], error: Exception, refused: dict[int, str]) -> list[Sequence[Change]]:
+        """Halve the batch; where one run is left, it is the one."""
+        first, second = batches.halves(batch)
+        if second:
+            return [second, first]
+        refused[first[0].run] = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        return []
+
+
+def _reason(change: Change, place: tuple[int, int, str], fence: int) -> str:
+    """Why a record that exists cannot be written."""
+    _, super_step, key = place
+    return (
+        f"checkpoint {key!r} of super-step {super_step} was recorded under fence {fence}; "
+        f"fence {change.fence} cannot record it again"
+    )
+
+
+class Starter:
+    """Puts runs on disk."""
+
+    def __init__(self, address: Address, pool: Pool) -> None:
+        self._pool = pool
+        self._statement = schema.statements(address.prefix)["start"]
+
+    async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
+        if not starts:
+            return []
+        parts = _without_repeated_keys(starts)
+        try:
+            async with self._pool.line() as line:
+                found = await line.use(lambda connection: self._start(connection, parts))
+        except failures.REFUSED as error:
+            raise NotSerializable(f"a value of the start cannot be stored: {error}") from error
+        return [rows.to_start_outcome(start, row) for start, row in zip(starts, found, strict=True)]
+
+    async def _start(self, connection: asyncpg.Connection[Any], parts: list[Sequence[StartRun]]) -> list[Any]:
+        """One round trip for one part; more are one transaction."""
+        if len(parts) == 1:
+            return await connection.fetch(self._statement.text, *self._arguments(parts[0]))
+        found = []
+        async with connection.transaction():
+            for part in parts:
+                found += await connection.fetch(self._statement.text, *self._arguments(part))
+        return found
+
+    def _arguments(self, starts: Sequence[StartRun]) -> tuple[Any, ...]:
+        start, digest, data = batches.start_blobs(starts)
+        plain = ("id", "thread", "thread_id", "agent", "queue", "priority", "delay_us", "key", "digest", "payload", "tenant")
+        values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in plain}
+        values["if_busy"] = [each.if_busy.value for each in starts]
+        values["tags"] = [msgspec.json.encode(each.tags).decode() if each.tags else None for each in starts]
+        values |= {"blob_start": start, "blob_digest": digest, "blob_data": data}
+        return self._statement.arguments(values | {"depth_max": limits.THREAD_QUEUE_MAX})
+
+
+def _without_repeated_keys(starts: Sequence[StartRun]) -> list[Sequence[StartRun]]:
+    """Cut the group before each start whose key came before: what the first one did decides what the second one gets."""
+    parts: list[list[StartRun]] = [[]]
+    keys: set[str] = set()
+    for start in starts:
+        if start.key in keys:
+            parts.append([])
+            keys = set()
+        if start.key is not None:
+            keys.add(start.key)
+        parts[-1].append(start)
+    return list(parts)

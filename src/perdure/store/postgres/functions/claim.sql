@@ -1,0 +1,113 @@
+-- Take claimable runs for a worker, highest priority first, then oldest, then by id. The worker's row is held against a
+-- take-over as in a commit. Each priority is a range of the index that ends at now, so that runs which are not due cost
+-- nothing, however many. The log is read in a later snapshot than the one that found the runs: it holds all that
+-- their previous owners committed.
+create or replace function perdure.claim(
+  p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint
+) returns table (
+  run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
+  recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_now bigint;
+  v_priority integer;
+  v_below bigint := 2147483648;
+  v_ids bigint[] := '{}';
+  v_more bigint[];
+begin
+  perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
+  if not found then
+    return;
+  end if;
+  v_now := perdure.now_us();
+
+  loop
+    select r.priority
+    into v_priority
+    from perdure.runs r
+    where r.state = 'queued'
+      and r.ready
+      and r.priority < v_below
+    order by r.priority desc
+    limit 1;
+    exit when not found or cardinality(v_ids) >= p_limit;
+    v_below := v_priority;
+    select array_agg(picked.id)
+    into v_more
+    from (
+      select r.id
+      from perdure.runs r
+      where r.state = 'queued'
+        and r.ready
+        and r.priority = v_priority
+        and r.ready_at <= v_now
+        and r.strikes < 3
+        and r.agent = any (p_agents)
+        and r.queue = any (p_queues)
+        and coalesce(r.deployment, p_deployment) = p_deployment
+      order by r.ready_at, r.id
+      limit p_limit - cardinality(v_ids)
+      for no key update skip locked
+    ) as picked;
+    v_ids := v_ids || v_more;
+  end loop;
+
+  select array_agg(picked.id)
+  into v_more
+  from (
+    select r.id
+    from perdure.runs r
+    where r.state = 'queued'
+      and r.ready
+      and r.strikes >= 3
+      and r.ready_at <= v_now
+      and r.agent = any (p_agents)
+      and r.queue = any (p_queues)
+      and coalesce(r.deployment, p_deployment) = p_deployment
+    order by r.priority desc, r.ready_at, r.id
+    limit least(p_suspects, p_limit)
+    for no key update skip locked
+  ) as picked;
+  if v_more is not null then
+    select array_agg(best.id)
+    into v_ids
+    from (
+      select r.id
+      from perdure.runs r
+      where r.id = any (v_ids || v_more)
+      order by r.priority desc, r.ready_at, r.id
+      limit p_limit
+    ) as best;
+  end if;
+  if v_ids = '{}' then
+    return;
+  end if;
+
+  update perdure.runs r
+  set state = 'running',
+      worker = p_worker,
+      fence = r.fence + 1,
+      attempt = r.attempt + 1,
+      deployment = p_deployment,
+      started_at = coalesce(r.started_at, v_now)
+  where r.id = any (v_ids);
+
+  return query
+  select
+    r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes, r.created_at,
+    b.payload, case when r.super_step = 1 then s.state else b.state end
+  from perdure.runs r
+  join perdure.threads t on t.id = r.thread
+  join perdure.checkpoints b on b.run = r.id and b.super_step = r.super_step and b.key = ''
+  left join perdure.checkpoints s on s.run = t.snapshot_run and s.super_step = t.snapshot_step and s.key = ''
+  where r.id = any (v_ids)
+  order by r.priority desc, r.ready_at, r.id;
+end
+$$;

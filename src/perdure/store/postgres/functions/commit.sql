@@ -1,0 +1,253 @@
+-- The hot path. Every statement of a volatile function reads a snapshot of its own, and that is what makes the guard
+-- sound: the worker's row is locked first, and the fences are read in a later snapshot. A single statement that locked
+-- and compared would wait for the lock and then compare what it had seen before the wait.
+--
+-- The lock is the weakest one (`for key share`): it lets a renewal of the lease pass, which changes no key, and excludes
+-- `for update`, which is what take-over, retirement and every other change of ownership take.
+--
+-- Plans are generic, nested loops over indexes, whatever the statistics say or do not say yet: a plan that was made
+-- when the tables were empty stays right when they are not.
+
+-- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
+-- (`lost`) or its slice has ended (`done`). A row that exists is a unique violation; the caller sifts.
+create or replace function perdure.append(
+  p_worker bigint, p_runs bigint[], p_fences bigint[],
+  c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
+  c_attempt integer[], c_digest bigint[], c_failed boolean[], c_payload bytea[], c_state bytea[],
+  c_started_at bigint[], c_ended_at bigint[],
+  b_thread bigint[], b_digest bytea[], b_data bytea[],
+  out alive boolean, out lost bigint[], out done bigint[]
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+begin
+  perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
+  alive := found;
+  if not alive then
+    return;
+  end if;
+
+  select
+    array_agg(t.run) filter (where r.fence is distinct from t.fence or (r.state = 'running' and r.worker <> p_worker)),
+    array_agg(t.run) filter (where r.fence = t.fence and r.state <> 'running')
+  into lost, done
+  from unnest(p_runs, p_fences) as t (run, fence)
+  left join perdure.runs r on r.id = t.run;
+  if lost is not null or done is not null then
+    return;
+  end if;
+
+  if cardinality(b_thread) > 0 then
+    insert into perdure.blobs (thread, digest, data)
+    select b.thread, b.digest, b.data
+    from unnest(b_thread, b_digest, b_data) as b (thread, digest, data)
+    order by b.thread, b.digest
+    on conflict do nothing;
+  end if;
+
+  if cardinality(c_run) > 0 then
+    insert into perdure.checkpoints (
+      run, fence, worker, digest, started_at, ended_at, super_step, seq, attempt, kind, failed, key, payload, state
+    )
+    select
+      c.run, c.fence, p_worker, c.digest, c.started_at, c.ended_at, c.super_step, c.seq, c.attempt, c.kind, c.failed,
+      c.key, c.payload, c.state
+    from unnest(
+      c_run, c_fence, c_super_step, c_key, c_kind, c_seq, c_attempt, c_digest, c_failed, c_payload, c_state,
+      c_started_at, c_ended_at
+    ) as c (
+      run, fence, super_step, key, kind, seq, attempt, digest, failed, payload, state, started_at, ended_at
+    );
+  end if;
+end
+$$;
+
+-- Write a batch of any kinds of changes. Locks are taken in one order everywhere: the worker, runs by id, threads by
+-- name, and last the runs whose turn it becomes.
+create or replace function perdure.commit(
+  p_worker bigint, p_runs bigint[], p_fences bigint[],
+  c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
+  c_attempt integer[], c_digest bigint[], c_failed boolean[], c_payload bytea[], c_state bytea[],
+  c_started_at bigint[], c_ended_at bigint[],
+  b_thread bigint[], b_digest bytea[], b_data bytea[],
+  a_run bigint[], a_fence bigint[], a_super_step integer[], a_key text[], a_attempt integer[], a_error bytea[],
+  a_started_at bigint[], a_ended_at bigint[],
+  n_run bigint[], n_super_step integer[],
+  e_run bigint[], e_state text[],
+  t_thread bigint[], t_ended integer[], t_snapshot_run bigint[], t_snapshot_step integer[],
+  q_run bigint[], q_delay_us bigint[],
+  d_run bigint[], d_key text[],
+  h_run bigint[], h_reason text[], h_detail text[],
+  out alive boolean, out lost bigint[], out done bigint[]
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_now bigint;
+  v_heads bigint[];
+  v_seen boolean := false;
+  v_watched boolean := false;
+  v_claimable boolean := false;
+begin
+  select w.alive, w.lost, w.done
+  into alive, lost, done
+  from perdure.append(
+    p_worker, p_runs, p_fences,
+    c_run, c_fence, c_super_step, c_key, c_kind, c_seq, c_attempt, c_digest, c_failed, c_payload, c_state,
+    c_started_at, c_ended_at, b_thread, b_digest, b_data
+  ) as w;
+  if not alive or lost is not null or done is not null then
+    return;
+  end if;
+
+  -- RecordAttempt
+  if cardinality(a_run) > 0 then
+    insert into perdure.attempts as o (run, fence, started_at, ended_at, super_step, attempt, key, error)
+    select a.run, a.fence, a.started_at, a.ended_at, a.super_step, a.attempt, a.key, a.error
+    from unnest(a_run, a_fence, a_super_step, a_key, a_attempt, a_error, a_started_at, a_ended_at)
+      as a (run, fence, super_step, key, attempt, error, started_at, ended_at)
+    on conflict (run, super_step, key, attempt) do update
+    set fence = excluded.fence,
+        error = excluded.error,
+        started_at = excluded.started_at,
+        ended_at = excluded.ended_at;
+  end if;
+
+  if cardinality(n_run) + cardinality(e_run) + cardinality(q_run) + cardinality(h_run) = 0 then
+    return;
+  end if;
+  v_now := perdure.now_us();
+  perform from perdure.runs r
+  where r.id = any (n_run || e_run || q_run || h_run)
+  order by r.id
+  for no key update;
+
+  -- BeginSuperStep
+  if cardinality(n_run) > 0 then
+    update perdure.runs r
+    set super_step = n.super_step
+    from unnest(n_run, n_super_step) as n (run, super_step)
+    where r.id = n.run;
+  end if;
+
+  -- EndRun
+  if cardinality(e_run) > 0 then
+    with ended as (
+      update perdure.runs r
+      set state = e.state, worker = null, ready = false, ended_at = v_now
+      from unnest(e_run, e_state) as e (run, state)
+      where r.id = e.run
+      returning r.watched
+    )
+    select coalesce(bool_or(ended.watched), false) into v_watched from ended;
+  end if;
+
+  -- RequeueRun
+  if cardinality(q_run) > 0 then
+    update perdure.runs r
+    set state = 'queued', worker = null, ready_at = v_now + q.delay_us
+    from unnest(q_run, q_delay_us) as q (run, delay_us)
+    where r.id = q.run;
+    v_claimable := 0 >= any (q_delay_us);
+  end if;
+  if cardinality(d_run) > 0 then
+    perform perdure.drop_steps(d_run, d_key);
+  end if;
+
+  -- HoldRun
+  if cardinality(h_run) > 0 then
+    with held as (
+      update perdure.runs r
+      set state = 'held', worker = null, reason = h.reason, detail = h.detail
+      from unnest(h_run, h_reason, h_detail) as h (run, reason, detail)
+      where r.id = h.run
+      returning r.watched
+    )
+    select coalesce(bool_or(held.watched), false) into v_seen from held;
+    v_watched := v_watched or v_seen;
+  end if;
+
+  -- Threads: the newest snapshot, and whose turn it is. The next head is looked for under the thread's lock, in a later
+  -- snapshot, so it cannot be missed while it is being queued.
+  if cardinality(t_thread) > 0 then
+    perform from perdure.threads t
+    where t.id = any (t_thread)
+    order by t.thread_id
+    for no key update;
+    with moved as (
+      update perdure.threads t
+      set depth = t.depth - x.ended,
+          head = case
+            when x.ended = 0 then t.head
+            when t.depth > 1 then (
+              select r.id
+              from perdure.runs r
+              where r.thread = t.id
+                and r.state in ('queued', 'running', 'waiting', 'held')
+              order by r.ordinal
+              limit 1
+            )
+          end,
+          snapshot_run = coalesce(x.snapshot_run, t.snapshot_run),
+          snapshot_step = coalesce(x.snapshot_step, t.snapshot_step)
+      from unnest(t_thread, t_ended, t_snapshot_run, t_snapshot_step)
+        as x (thread, ended, snapshot_run, snapshot_step)
+      where t.id = x.thread
+      returning t.head, x.ended
+    )
+    select array_agg(moved.head) filter (where moved.ended = 1 and moved.head is not null)
+    into v_heads
+    from moved;
+    if v_heads is not null then
+      update perdure.runs r set ready = true where r.id = any (v_heads) and not r.ready;
+      v_claimable := v_claimable or found;
+    end if;
+  end if;
+
+  if v_watched then
+    perform pg_notify('perdure.hints', 'ended');
+  end if;
+  if v_claimable then
+    perform perdure.hint_work();
+  end if;
+end
+$$;
+
+-- Delete failed step records of the runs' current super-steps, with their tries, so that those steps run again.
+create or replace function perdure.drop_steps(p_run bigint[], p_key text[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+begin
+  with dropped as (
+    delete from perdure.checkpoints c
+    using unnest(p_run, p_key) as d (run, key), perdure.runs r
+    where r.id = d.run
+      and c.run = d.run
+      and c.super_step = r.super_step
+      and c.key = d.key
+      and c.kind = 0
+      and c.failed
+    returning c.run, c.super_step, c.key
+  )
+  delete from perdure.attempts a
+  using dropped d
+  where a.run = d.run
+    and a.super_step = d.super_step
+    and a.key = d.key;
+end
+$$;

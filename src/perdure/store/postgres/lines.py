@@ -1,0 +1,160 @@
+"""Connections: few, lazy, each with one purpose.
+
+A `Line` is one connection, opened at its first use and again after it was lost; its calls queue up. Nothing is asked
+before a call to find out whether the connection still lives: a call on a dead one is `StoreUnavailable`, and the next
+call opens another. A `Pool` is a few lines of which a call takes one that is free. A transaction that lost against
+another one (deadlock, serialization) is tried again here, so that no caller sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from perdure.errors import StoreError
+from perdure.store.postgres import failures
+from perdure.store.postgres.address import Address
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CALL_TIMEOUT_S: Final = 30.0
+"""A call that takes longer has lost its connection without anybody saying so."""
+CLOSE_TIMEOUT_S: Final = 2.0
+REPEATS_MAX: Final = 10
+"""Tries of a transaction that keeps losing against others."""
+SERVER_VERSION_MIN: Final = 14
+
+SETTINGS: Final = {
+    "application_name": "perdure",
+    # The functions read one snapshot a statement; under any other level they would read one a transaction.
+    "default_transaction_isolation": "read committed",
+    # Plans of plain reads follow the size that the tables have now, not the one they had when they were empty.
+    "plan_cache_mode": "force_custom_plan",
+    "jit": "off",
+}
+
+Row = Any
+Result = TypeVar("Result")
+
+
+async def connect(address: Address) -> asyncpg.Connection[Any]:
+    """Open a connection and see that the server is one that perdure can use."""
+    pooled: dict[str, Any] = {"statement_cache_size": 0}
+    direct: dict[str, Any] = {"server_settings": SETTINGS, "max_cached_statement_lifetime": 0}
+    try:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            address.dsn,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=CALL_TIMEOUT_S,
+            **(pooled if address.pooled else direct),
+        )
+    except (*failures.DRIVER, ValueError) as error:
+        raise failures.translate(error, address) from error
+    version = connection.get_server_version()
+    if version.major < SERVER_VERSION_MIN:
+        await hang_up(connection)
+        remedy = f"perdure needs Postgres {SERVER_VERSION_MIN} or later"
+        raise StoreError(f"{address.public} is Postgres {version.major}.{version.minor}; {remedy}.", url=address.public)
+    return connection
+
+
+async def hang_up(connection: asyncpg.Connection[Any]) -> None:
+    """Close a connection, in whatever state it is."""
+    try:
+        await connection.close(timeout=CLOSE_TIMEOUT_S)
+    except failures.DRIVER:
+        connection.terminate()
+
+
+class Line:
+    """One connection for one purpose."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = asyncio.Lock()
+        self._connection: asyncpg.Connection[Any] | None = None
+
+    @property
+    def connection(self) -> asyncpg.Connection[Any] | None:
+        """The connection, while it lives: the same object means the same session of the database."""
+        return None if self._connection is None or self._connection.is_closed() else self._connection
+
+    async def fetch(self, text: str, *arguments: Any) -> list[Row]:
+        """All rows of one statement, which is a transaction of its own."""
+        return await self.use(lambda connection: connection.fetch(text, *arguments))
+
+    async def fetchrow(self, text: str, *arguments: Any) -> Row:
+        """The first row, or None."""
+        return await self.use(lambda connection: connection.fetchrow(text, *arguments))
+
+    async def fetchval(self, text: str, *arguments: Any) -> Any:
+        """The first value of the first row, or None."""
+        return await self.use(lambda connection: connection.fetchval(text, *arguments))
+
+    async def use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]]) -> Result:
+        """Do one transaction's work on the connection; do it again where it lost against another transaction."""
+        async with self._lock:
+            for _ in range(REPEATS_MAX - 1):
+                with contextlib.suppress(*failures.REPEATABLE):
+                    return await self._use(work)
+                await asyncio.sleep(0)
+            return await self._use(work)
+
+    async def _use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]]) -> Result:
+        connection = self.connection
+        if connection is None:
+            connection = self._connection = await connect(self._address)
+        try:
+            return await work(connection)
+        except failures.DRIVER as error:
+            known = failures.translate(error, self._address)
+            if isinstance(error, failures.UNREACHABLE):
+                connection.terminate()
+            if known is error:
+                raise
+            raise known from error
+
+    async def close(self) -> None:
+        """Let the connection go, after the call that is using it."""
+        async with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await hang_up(connection)
+
+
+class Pool:
+    """A few lines; each call takes the one that was used last, so that few stay open."""
+
+    def __init__(self, address: Address, size: int) -> None:
+        self._lines = [Line(address) for _ in range(size)]
+        self._free = list(self._lines)
+        self._places = asyncio.Semaphore(size)
+
+    @contextlib.asynccontextmanager
+    async def line(self) -> AsyncIterator[Line]:
+        """A line of one's own for a while."""
+        async with self._places:
+            line = self._free.pop()
+            try:
+                yield line
+            finally:
+                self._free.append(line)
+
+    async def fetch(self, text: str, *arguments: Any) -> list[Row]:
+        async with self.line() as line:
+            return await line.fetch(text, *arguments)
+
+    async def fetchrow(self, text: str, *arguments: Any) -> Row:
+        async with self.line() as line:
+            return await line.fetchrow(text, *arguments)
+
+    async def fetchval(self, text: str, *arguments: Any) -> Any:
+        async with self.line() as line:
+            return await line.fetchval(text, *arguments)
+
+    async def close(self) -> None:
+        for line in self._lines:
+            await line.close()

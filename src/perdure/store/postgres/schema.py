@@ -1,0 +1,98 @@
+"""The schema: its version, its migrations and the functions that belong to it.
+
+`migrations/` are numbered and run once. `functions/` are installed anew by every migration, so they always are those
+of the newest version; a process that is older keeps working as long as a function's arguments stay as they are, and a
+function whose arguments change gets another name. All of it is one transaction under one lock, so any number of
+processes may start on an empty database at once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import asyncpg
+
+from perdure.errors import SchemaAhead, SchemaOutdated
+from perdure.store.postgres.address import Address
+from perdure.store.postgres.lines import Line
+from perdure.store.sql import Dialect, Migration, Statements, load, load_migrations, translate
+
+LOCK: Final = 1885692004
+"""Class number of the advisory lock under which the schema changes."""
+MIGRATE_TIMEOUT_S: Final = 3600.0
+
+
+@cache
+def dialect(prefix: str) -> Dialect:
+    return Dialect(name="postgres", prefix=prefix, positional=True)
+
+
+@cache
+def statements(prefix: str) -> Statements:
+    """The statements, with the schema's name in place."""
+    return load(dialect(prefix))
+
+
+@cache
+def migrations(prefix: str) -> tuple[Migration, ...]:
+    return load_migrations(dialect(prefix))
+
+
+@cache
+def functions(prefix: str) -> tuple[str, ...]:
+    """What `functions/` defines. Names inside strings (the sequence, the channel) are in place too."""
+    directory = files("perdure.store.postgres").joinpath("functions")
+    found = sorted((each for each in directory.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name)
+    texts = (translate(each.read_text(encoding="utf-8"), dialect(prefix))[0] for each in found)
+    return tuple(text.replace("'perdure.", f"'{prefix}") for text in texts)
+
+
+async def version(line: Line, address: Address) -> int:
+    """The version found in the database; 0 where there is none."""
+    return await line.use(lambda connection: _version(connection, address))
+
+
+async def check(line: Line, address: Address) -> int:
+    """See that the schema is this code's. Returns its version, or 0 where it has yet to be made."""
+    newest = len(migrations(address.prefix))
+    found = await version(line, address)
+    ids = {"url": address.public, "found": found, "wanted": newest}
+    if 0 < found < newest:
+        remedy = "Run `perdure migrate`"
+        raise SchemaOutdated(f"{address.public} has schema {found}, this perdure needs {newest}. {remedy}.", **ids)
+    if found > newest:
+        remedy = "Upgrade this process"
+        raise SchemaAhead(f"{address.public} has schema {found}, this perdure knows {newest}. {remedy}.", **ids)
+    return found
+
+
+async def migrate(line: Line, address: Address) -> tuple[int, int]:
+    """Bring the schema up to date in one transaction; the versions before and after."""
+    return await line.use(lambda connection: _migrate(connection, address))
+
+
+async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> tuple[int, int]:
+    wanted = migrations(address.prefix)
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, address.schema)
+        before = await _version(connection, address)
+        if before > len(wanted):
+            return before, before
+        for migration in wanted[before:]:
+            if migration.version == 1:
+                await connection.execute(f'create schema if not exists "{address.schema}"')
+            await connection.execute(migration.text, timeout=MIGRATE_TIMEOUT_S)
+        for text in functions(address.prefix):
+            await connection.execute(text, timeout=MIGRATE_TIMEOUT_S)
+        await connection.execute(statements(address.prefix)["set_version"].text, len(wanted))
+        return before, len(wanted)
+
+
+async def _version(connection: asyncpg.Connection[Any], address: Address) -> int:
+    table = await connection.fetchval("select to_regclass($1)::oid", f"{address.prefix}meta")
+    if table is None:
+        return 0
+    found: int | None = await connection.fetchval(statements(address.prefix)["get_version"].text)
+    return found or 0

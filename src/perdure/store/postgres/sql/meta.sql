@@ -1,0 +1,33 @@
+-- name: get_version
+-- The schema's version.
+select version from perdure.meta
+
+-- name: set_version
+-- Note the schema's version.
+insert into perdure.meta (version)
+values (:version)
+on conflict (only_row) do update
+set version = excluded.version
+
+-- name: now_us
+-- The store's clock.
+select perdure.now_us()
+
+-- name: reserve_ids
+-- Reserve consecutive ids; the first.
+select perdure.reserve_ids(:count)
+
+-- name: settings
+-- What the doctor looks at.
+select
+  current_setting('server_version') as server,
+  current_setting('fsync') as fsync,
+  current_setting('full_page_writes') as full_page_writes,
+  current_setting('synchronous_commit') as synchronous_commit,
+  current_setting('default_transaction_isolation') as isolation,
+  current_setting('max_connections')::integer as connections_max,
+  (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections
+
+-- name: write_nothing
+-- A transaction that must reach the disk and changes nothing.
+update perdure.meta set version = version

@@ -1,0 +1,236 @@
+"""The Postgres store: the database decides, in one round trip a verb.
+
+Connections are few and each has one purpose: one for commits, one for a worker's other verbs, a small pool for
+clients, one that listens for hints, one that holds the session lock by which a worker's death shows. Each opens at its
+first use. `schema.py` owns the tables, `functions/` what happens in them, `committing.py` the odd cases.
+
+A lost connection is `StoreUnavailable` for the call it was lost in; the next call connects again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
+from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.store.postgres import rows, schema
+from perdure.store.postgres.address import parse
+from perdure.store.postgres.attendance import Attendance
+from perdure.store.postgres.committing import Committer, Starter
+from perdure.store.postgres.lines import Line, Pool
+from perdure.store.postgres.listener import Listener
+from perdure.store.postgres.reading import Reader
+from perdure.store.protocol import Hint
+
+CLIENT_CONNECTIONS_MAX: Final = 3
+
+
+class PostgresStore:
+    """A store in one schema of a Postgres database, 14 or later."""
+
+    def __init__(self, url: str) -> None:
+        self._given_url = url
+        self._address = parse(url)
+        self._statements = schema.statements(self._address.prefix)
+        self._claims = Line(self._address)
+        self._commits = Line(self._address)
+        self._clients = Pool(self._address, CLIENT_CONNECTIONS_MAX)
+        self._attendance = Attendance(self._address, self._statements)
+        self._listener = Listener(self._address)
+        self._committer = Committer(self._address, self._commits)
+        self._starter = Starter(self._address, self._clients)
+        self._reader = Reader(self._address, self._clients)
+
+    @property
+    def url(self) -> str:
+        return self._address.public
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        async with self._clients.line() as line:
+            if await schema.check(line, self._address) == 0:
+                await schema.migrate(line, self._address)
+                await schema.check(line, self._address)
+
+    async def close(self) -> None:
+        await self._listener.close()
+        await self._attendance.close()
+        for part in (self._claims, self._commits, self._clients):
+            await part.close()
+
+    def clone(self) -> PostgresStore:
+        return PostgresStore(self._given_url)
+
+    async def migrate(self) -> tuple[int, int]:
+        line = Line(self._address)
+        try:
+            return await schema.migrate(line, self._address)
+        finally:
+            await line.close()
+
+    async def now_us(self) -> int:
+        now_us: int = await self._clients.fetchval(self._statements["now_us"].text)
+        return now_us
+
+    async def reserve_ids(self, count: int) -> int:
+        assert count > 0
+        first: int = await self._clients.fetchval(self._statements["reserve_ids"].text, count)
+        return first
+
+    def listen(self, on_hint: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._listener.add(on_hint)
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    async def register(self, worker: NewWorker) -> None:
+        fields = {name: getattr(worker, name) for name in worker.__struct_fields__}
+        await self._claim_line("register", **fields)
+
+    async def renew(self, worker: int, lease_us: int) -> bool:
+        renewed = await self._claim_line("renew", id=worker, lease_us=lease_us)
+        if renewed:
+            await self._attendance.resume(worker)
+        return bool(renewed)
+
+    async def attend(self, worker: int) -> bool:
+        return await self._attendance.attend(worker)
+
+    async def silent_workers(self) -> list[int]:
+        return await self._attendance.silent_workers(self._clients)
+
+    async def set_idle(self, worker: int, idle: bool) -> None:
+        await self._claim_line("set_idle", id=worker, idle=idle)
+
+    async def take_over(self, suspects: Iterable[int], *, recoveries_max: int) -> list[TakenOver]:
+        taken = []
+        for suspect in await self._claim_line("suspects", known=list(suspects)):
+            (row,) = await self._claim_line(
+                "take_over", worker=suspect["id"], known=suspect["known"], recoveries_max=recoveries_max
+            )
+            if row["requeued"] is not None:
+                taken.append(TakenOver(suspect["id"], tuple(row["requeued"]), tuple(row["held"])))
+        return taken
+
+    async def retire(self, worker: int) -> int:
+        (row,) = await self._claim_line("retire", worker=worker)
+        count: int = row[0]
+        return count
+
+    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
+        (row,) = await self._claim_line("give_back", worker=worker, keep=list(keep))
+        count: int = row[0]
+        return count
+
+    async def workers(self, *, alive: bool = True) -> list[Worker]:
+        return await self._reader.workers(alive=alive)
+
+    # -- starting and executing ------------------------------------------------------------------------------
+
+    async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
+        return await self._starter.start(starts)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        found = await self._claim_line(
+            "claim",
+            worker=request.worker,
+            agents=list(request.agents),
+            queues=list(request.queues),
+            deployment=request.deployment,
+            limit=request.limit,
+            suspects=request.suspects,
+        )
+        # A run that was never claimed before has no steps to read.
+        begun = [row for row in found if row["attempt"] > 1]
+        where = {"runs": [row["run"] for row in begun], "super_steps": [row["super_step"] for row in begun]}
+        records = await self._claim_line("claimed_records", **where) if begun else []
+        attempts = await self._claim_line("claimed_attempts", **where) if begun else []
+        records_by_run, attempts_by_run = _by_run(records), _by_run(attempts)
+        return [
+            rows.to_claimed(row, records_by_run.get(row["run"], ()), attempts_by_run.get(row["run"], ()))
+            for row in found
+        ]
+
+    async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
+        return await self._committer.commit(worker, changes)
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
+        await self._client_line("retry", run=run, drop_keys=list(drop_keys))
+        return await self._get_run(run)
+
+    async def release(self, run: int) -> Run | None:
+        await self._client_line("release", run=run)
+        return await self._get_run(run)
+
+    async def watch(self, runs: Sequence[int]) -> None:
+        await self._client_line("watch", runs=list(runs))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def get_runs(self, runs: Sequence[int]) -> list[Run]:
+        return await self._reader.get_runs(runs)
+
+    async def list_runs(self, where: RunFilter) -> list[Run]:
+        return await self._reader.list_runs(where)
+
+    async def outcomes(self, runs: Sequence[int]) -> list[Outcome]:
+        return await self._reader.outcomes(runs)
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        return await self._reader.get_thread(thread_id)
+
+    async def list_threads(
+        self, *, agent: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[Thread]:
+        return await self._reader.list_threads(agent=agent, limit=limit, after=after)
+
+    async def checkpoints(
+        self,
+        run: int,
+        *,
+        super_step: int | None = None,
+        boundaries: bool = False,
+        limit: int = 1000,
+        after: tuple[int, int] | None = None,
+    ) -> list[Checkpoint]:
+        return await self._reader.checkpoints(
+            run, super_step=super_step, boundaries=boundaries, limit=limit, after=after
+        )
+
+    async def thread_checkpoints(
+        self, thread: int, *, limit: int = 100, after: tuple[int, int] | None = None
+    ) -> list[Checkpoint]:
+        return await self._reader.thread_checkpoints(thread, limit=limit, after=after)
+
+    async def attempts(self, run: int) -> list[Attempt]:
+        return await self._reader.attempts(run)
+
+    async def blobs(self, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        return await self._reader.blobs(thread, digests)
+
+    async def diagnose(self) -> list[tuple[str, bool, str]]:
+        return await self._reader.diagnose()
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    async def _claim_line(self, name: str, /, **values: Any) -> list[Any]:
+        statement = self._statements[name]
+        return await self._claims.fetch(statement.text, *statement.arguments(values))
+
+    async def _client_line(self, name: str, /, **values: Any) -> list[Any]:
+        statement = self._statements[name]
+        return await self._clients.fetch(statement.text, *statement.arguments(values))
+
+    async def _get_run(self, run: int) -> Run | None:
+        found = await self._reader.get_runs([run])
+        return found[0] if found else None
+
+
+def _by_run(found: Iterable[Any]) -> dict[int, list[Any]]:
+    by_run: dict[int, list[Any]] = {}
+    for row in found:
+        by_run.setdefault(row["run"], []).append(row)
+    return by_run

@@ -1,0 +1,216 @@
+"""The store: what perdure remembers, behind a few verbs.
+
+A store keeps workers, threads, runs, checkpoints, tries and blobs, and it alone decides who may write: it locks,
+compares fences and reads its own clock. It never decodes a payload. Three exist: `memory` (the reference meaning,
+for tests), `sqlite` (one file, several processes) and `postgres` (a fleet); a store is right when it passes
+`perdure.testing.conformance`.
+
+**Ownership.** A worker's row is the lock. `commit` and `claim` hold it in share mode and see it `alive`; `take_over`
+holds it exclusively, marks it dead, and only then re-queues its runs under higher fences. So a commit is either
+wholly before a take-over, and counts, or wholly after it, and finds the worker dead. A lease that has run out
+only makes a worker *eligible* for take-over; until somebody does, the worker still is the only writer and may renew.
+Fences only grow: every claim and every take-over adds one.
+
+**Failure.** A verb that cannot reach the database raises `StoreUnavailable`; its effect is then unknown, and every
+writing verb may be repeated with the same values (`start` recognises its run ids, `commit` its fences, `take_over`
+and `retire` a finished row). Nothing inside a store retries for ever; the caller's loops do.
+
+**Loops.** An open store belongs to the event loop that opened it. `clone()` gives an unopened store on the same
+data for another loop or thread: the renewal thread has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from perdure.core.changes import (
+    Change,
+    ClaimRequest,
+    CommitOutcome,
+    NewWorker,
+    RunFilter,
+    StartOutcome,
+    StartRun,
+)
+from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+
+
+class Hint(Enum):
+    """A wake-up: something may have changed, look again. Hints can be lost, late or spurious; rows decide (G8)."""
+
+    WORK = "work"
+    """A run became claimable."""
+    ENDED = "ended"
+    """A watched run became terminal or held."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """The verbs every store has. All are coroutines on the loop that opened it, and safe to call concurrently."""
+
+    @property
+    def url(self) -> str:
+        """Where the data lies, without a password: for messages and logs."""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect. A brand-new store is migrated at once; one with an older schema raises `SchemaOutdated`, one with
+        a newer schema `SchemaAhead`."""
+
+    async def close(self) -> None:
+        """Let go of connections, threads and files. A closed store may be opened again; closing twice is fine."""
+
+    def clone(self) -> Store:
+        """An unopened store on the same data, for another event loop."""
+
+    async def migrate(self) -> tuple[int, int]:
+        """Bring the schema up to date, also on an unopened store. Returns the versions before and after; safe to run
+        from several processes at once."""
+
+    async def now_us(self) -> int:
+        """The store's clock."""
+
+    async def reserve_ids(self, count: int) -> int:
+        """Reserve `count` consecutive ids nobody else will get; returns the first. Gaps are harmless."""
+
+    def listen(self, on_hint: Callable[[Hint], None]) -> Callable[[], None]:
+        """Have `on_hint` called on this loop at each hint, from this process or another, until the returned function
+        is called. A store whose listener lost its connection calls it once with each hint after it reconnects."""
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    async def register(self, worker: NewWorker) -> None:
+        """Insert the worker's row, `alive`, with a lease from now."""
+
+    async def renew(self, worker: int, lease_us: int) -> bool:
+        """Extend the lease from now. False if the row is no longer alive (or is unknown): this worker has been taken
+        over and must never write again."""
+
+    async def attend(self, worker: int) -> bool:
+        """Make this worker's death visible without the lease, for as long as this open store lives (a lock file, a
+        session lock); sets the row's `session`. False where that cannot be done: then the lease alone decides."""
+
+    async def silent_workers(self) -> list[int]:
+        """Alive workers with `session` whose sign of life is gone right now. One reading may be a blip (a connection
+        being replaced); the caller asks twice before it believes. Empty for a while after the database restarted."""
+
+    async def set_idle(self, worker: int, idle: bool) -> None:
+        """Say that this worker waits for work, so that starters send it a `WORK` hint."""
+
+    async def take_over(self, suspects: Iterable[int], *, recoveries_max: int) -> list[TakenOver]:
+        """Declare dead every alive worker whose lease has run out, and those in `suspects` (known dead), and re-queue
+        their runs.
+
+        For each, in one transaction: lock the row exclusively (skip one that is locked), check again, mark it `dead`;
+        its running runs get `fence + 1`, `recoveries + 1`, no worker, and `strikes + 1`, or `strikes = 0` if the dead
+        claim has recorded a checkpoint (a row of the run's current super-step with the run's fence). Then `queued` and
+        ready now, or `held` as `poison` at `strikes >= recoveries_max`. Sends hints.
+        """
+
+    async def retire(self, worker: int) -> int:
+        """End this worker's row (`stopped`) and give back what it still holds: `queued`, `fence + 1`, nothing counted.
+        Returns how many runs were given back. No-op on a row that is not alive."""
+
+    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
+        """Give back every run that this alive worker's row owns and that is not in `keep`: `queued`, `fence + 1`,
+        nothing counted; returns how many. A worker calls it after a claim whose answer was lost (it may own runs it never
+        heard of), with no claim in flight."""
+
+    async def workers(self, *, alive: bool = True) -> list[Worker]:
+        """Workers, oldest first, with the number of runs each holds; all of them with `alive=False`."""
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
+        """Put runs on disk, in one transaction; one outcome for each, in order.
+
+        For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very call). A
+        key that exists answers `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A
+        thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the
+        head, `reject` gives `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A
+        new run is the thread's next ordinal, `queued`; on an idle thread it becomes the head and `ready`. Its arguments
+        are filed as the boundary of super-step 1. A refused start writes nothing. Sends `WORK` if a worker is idle.
+        Two groups that start overlapping keys or threads in opposite orders do not deadlock.
+        """
+
+    # -- executing -------------------------------------------------------------------------------------------
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Take up to `limit` claimable runs: `queued`, `ready`, due, of these agents and queues, not pinned to another
+        deployment; highest priority first, then oldest `ready_at`, then id.
+
+        Each becomes `running` under this worker with `fence + 1`, `attempt + 1`, pinned to the deployment; `started_at`
+        is set the first time. The log is read in a later snapshot than the claim, so that it holds all that the
+        previous owner committed. Two workers never get the same run. Empty if the worker's row is not alive.
+        """
+
+    async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
+        """Apply a batch in one transaction; see `changes.py` for the two rules.
+
+        A change that the database refuses fails alone, with its run's other changes in the batch (`refused`); the
+        others are written. A checkpoint that exists under another fence is refused: a record never changes. Sends
+        `ENDED` if a watched run ended or was held, `WORK` if a run became claimable.
+        """
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
+        """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its `ENDED`
+        checkpoint and the named failed step records deleted. It takes its old place in its thread's order. None if
+        there is no such run; a run in another state is returned unchanged."""
+
+    async def release(self, run: int) -> Run | None:
+        """Send a held run on: `queued`, `strikes = 0`, reason cleared. None if there is no such run; a run in another
+        state is returned unchanged."""
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def get_runs(self, runs: Sequence[int]) -> list[Run]:
+        """These runs, by id; missing ones are left out."""
+
+    async def list_runs(self, where: RunFilter) -> list[Run]:
+        """A page of runs, newest id first."""
+
+    async def outcomes(self, runs: Sequence[int]) -> list[Outcome]:
+        """How these runs ended; those that have not are left out."""
+
+    async def watch(self, runs: Sequence[int]) -> None:
+        """Ask for an `ENDED` hint when one of these ends or is held."""
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        """The thread, or None."""
+
+    async def list_threads(
+        self, *, agent: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[Thread]:
+        """A page of threads, newest id first."""
+
+    async def checkpoints(
+        self,
+        run: int,
+        *,
+        super_step: int | None = None,
+        boundaries: bool = False,
+        limit: int = 1000,
+        after: tuple[int, int] | None = None,
+    ) -> list[Checkpoint]:
+        """The run's log in the order `(super_step, seq)`, from after that pair; only boundaries and the end with
+        `boundaries`."""
+
+    async def thread_checkpoints(
+        self, thread: int, *, limit: int = 100, after: tuple[int, int] | None = None
+    ) -> list[Checkpoint]:
+        """The thread's boundaries and ends over all its runs, newest first by `(run's ordinal, super_step)`; `after`
+        is the `(run id, super_step)` of the last one of the page before."""
+
+    async def attempts(self, run: int) -> list[Attempt]:
+        """The run's unfinished tries, by super-step, key and attempt."""
+
+    async def blobs(self, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Blobs of a thread by digest; missing ones are left out."""
+
+    async def diagnose(self) -> list[tuple[str, bool, str]]:
+        """Checks for `perdure doctor`: (what, whether it is well, what was found and what to do)."""

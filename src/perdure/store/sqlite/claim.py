@@ -1,0 +1,128 @@
+"""Taking runs, and bringing along all that their execution needs.
+
+A claim walks the waiting runs one priority after another, so that runs which wait for a later time at one priority
+are never stepped over to reach the next. Suspects past their number are passed over, not counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.changes import ClaimRequest
+from perdure.core.limits import CLAIM_ROWS_MAX, PRIORITY_MAX, SUSPECT_STRIKES
+from perdure.core.records import Attempt, Checkpoint, Claimed
+from perdure.store.sqlite import rows
+from perdure.store.sqlite.session import Transaction, encode
+
+RUNS_A_PAGE_MIN: Final = 16
+"""A page is at least this long, so that a claim of one run behind a few suspects takes one look."""
+
+
+class Candidate(msgspec.Struct, array_like=True):
+    """A claimable run, as the page statement answers."""
+
+    run: int
+    thread: int
+    thread_id: str
+    agent: str
+    fence: int
+    super_step: int
+    attempt: int
+    recoveries: int
+    strikes: int
+    created_at: int
+    ready_at: int
+
+
+_candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
+
+
+def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
+    """Put up to `limit` runs into the worker's hands."""
+    if not tx.value("is_alive", worker=request.worker):
+        return []
+    chosen = _choose(tx, request)
+    if not chosen:
+        return []
+    runs = encode([each.run for each in chosen])
+    tx.run("claim_runs", runs=runs, worker=request.worker, deployment=request.deployment, now=tx.now)
+    boundaries = {run: (arguments, state) for run, arguments, state in tx.array("claimed_boundaries", runs=runs)}
+    records, attempts = _logs(tx, [each.run for each in chosen if each.attempt > 0])
+    return [_claimed(each, boundaries[each.run], records[each.run], attempts[each.run]) for each in chosen]
+
+
+def _choose(tx: Transaction, request: ClaimRequest) -> list[Candidate]:
+    chosen: list[Candidate] = []
+    suspects = 0
+    limit = min(request.limit, CLAIM_ROWS_MAX)
+    if limit <= 0:
+        return chosen
+    for each in _claimable(tx, request):
+        if each.strikes >= SUSPECT_STRIKES:
+            if suspects >= request.suspects:
+                continue
+            suspects += 1
+        chosen.append(each)
+        if len(chosen) >= limit:
+            break
+    return chosen
+
+
+def _claimable(tx: Transaction, request: ClaimRequest) -> Iterator[Candidate]:
+    """Every run that this worker may claim, in order."""
+    size = min(max(request.limit, RUNS_A_PAGE_MIN), CLAIM_ROWS_MAX)
+    filters: dict[str, Any] = {
+        "agents": encode(request.agents),
+        "queues": encode(request.queues),
+        "deployment": request.deployment,
+        "now": tx.now,
+        "limit": size,
+    }
+    priority: int | None = PRIORITY_MAX + 1
+    while (priority := tx.value("next_priority", below=priority)) is not None:
+        after_ready_at, after_id = -1, -1
+        while True:
+            values = filters | {"priority": priority, "after_ready_at": after_ready_at, "after_id": after_id}
+            page = _candidates(tx.value("claimable", **values))
+            yield from page
+            if len(page) < size:
+                break
+            after_ready_at, after_id = page[-1].ready_at, page[-1].run
+
+
+def _logs(tx: Transaction, again: list[int]) -> tuple[dict[int, list[Checkpoint]], dict[int, list[Attempt]]]:
+    """Records and tries of the runs that were claimed before; a new run has none."""
+    records: dict[int, list[Checkpoint]] = defaultdict(list)
+    attempts: dict[int, list[Attempt]] = defaultdict(list)
+    if again:
+        for record in tx.records("claimed_records", rows.CHECKPOINT, runs=encode(again)):
+            records[record.run].append(record)
+        for attempt in tx.records("claimed_attempts", rows.ATTEMPT, runs=encode(again)):
+            attempts[attempt.run].append(attempt)
+    return records, attempts
+
+
+def _claimed(
+    candidate: Candidate, boundary: tuple[str, str | None], records: list[Checkpoint], attempts: list[Attempt]
+) -> Claimed:
+    arguments, state = boundary
+    return Claimed(
+        run=candidate.run,
+        thread=candidate.thread,
+        thread_id=candidate.thread_id,
+        agent=candidate.agent,
+        fence=candidate.fence + 1,
+        super_step=candidate.super_step,
+        attempt=candidate.attempt + 1,
+        recoveries=candidate.recoveries,
+        strikes=candidate.strikes,
+        created_at=candidate.created_at,
+        arguments=bytes.fromhex(arguments),
+        state=rows.blob(state),
+        records=tuple(sorted(records, key=lambda record: record.seq)),
+        attempts=tuple(attempts),
+    )

@@ -1,0 +1,78 @@
+"""The checks of `perdure doctor` for a SQLite store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.core.limits import MIB
+from perdure.store.sqlite import filesystem, schema
+from perdure.store.sqlite.connection import Database
+from perdure.store.sqlite.session import Session
+
+INTEGRITY_BYTES_MAX: Final = 256 * MIB
+"""Up to this size the file is checked through; that takes about a second."""
+
+SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
+
+Check = tuple[str, bool, str]
+
+
+def diagnose(session: Session, database: Database) -> list[Check]:
+    """Every check, on a connection of its own database."""
+    return [
+        _file_system(database),
+        _free_disk(database),
+        _sync(database),
+        _journal_mode(session),
+        _synchronous(session),
+        _schema(session, database),
+        _integrity(session, database),
+    ]
+
+
+def _file_system(database: Database) -> Check:
+    mount = filesystem.mount_of(database.path)
+    if mount is None:
+        return ("file system", True, "type unknown on this system; it must be a local disk")
+    remedy = "; SQLite's locks do not hold there: use a local disk" if mount.is_network else ""
+    return ("file system", not mount.is_network, f"{mount.type} at {mount.point}{remedy}")
+
+
+def _free_disk(database: Database) -> Check:
+    free = filesystem.free_bytes(database.path.parent)
+    well = free >= filesystem.FREE_BYTES_MIN
+    return ("free disk", well, f"{free // MIB} MiB{'' if well else '; make room before it is full'}")
+
+
+def _sync(database: Database) -> Check:
+    seconds = filesystem.sync_s(database.path.parent)
+    well = seconds <= filesystem.SYNC_S_MAX
+    remedy = "" if well else "; the disk is slow or busy: every commit waits for it"
+    return ("sync", well, f"{seconds * 1000:.2f} ms{remedy}")
+
+
+def _journal_mode(session: Session) -> Check:
+    (mode,) = session.connection.execute("pragma journal_mode").fetchone()
+    return ("journal mode", mode == "wal", mode if mode == "wal" else f"{mode}; run `perdure migrate` to switch to wal")
+
+
+def _synchronous(session: Session) -> Check:
+    (level,) = session.connection.execute("pragma synchronous").fetchone()
+    well = level >= SYNCHRONOUS.index("full")
+    remedy = "" if well else "; a power cut can lose commits: use synchronous=full"
+    return ("synchronous", well, f"{SYNCHRONOUS[level]}{remedy}")
+
+
+def _schema(session: Session, database: Database) -> Check:
+    version = schema.version_of(session.connection, database.path)
+    well = version == schema.VERSION
+    return ("schema", well, f"version {version}{'' if well else f', needs {schema.VERSION}: run `perdure migrate`'}")
+
+
+def _integrity(session: Session, database: Database) -> Check:
+    size = database.path.stat().st_size
+    if size > INTEGRITY_BYTES_MAX:
+        found = f"not checked: {size // MIB} MiB; run `sqlite3 FILE 'pragma quick_check'` at a quiet time"
+        return ("integrity", True, found)
+    (found,) = session.connection.execute("pragma quick_check(1)").fetchone()
+    return ("integrity", found == "ok", found if found == "ok" else f"{found}; stop all workers and restore a backup")

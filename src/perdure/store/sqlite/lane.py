@@ -1,0 +1,235 @@
+"""A thread that owns one connection, and a queue of operations for it.
+
+An operation is a plain function from a session to a result. Everything that waits is taken at once; the answers of one
+round go back to the event loop in one call. The writer's rounds are transactions: all that came while the last one
+was on its way to the disk shares the next one's sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+from perdure.errors import StoreError, StoreUnavailable
+from perdure.store.protocol import Hint
+from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
+from perdure.store.sqlite.errors import breaks_connection, translate
+from perdure.store.sqlite.session import Session, Transaction
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OPERATIONS_A_ROUND_MAX: Final = 500
+"""Operations in one transaction: a flood of small ones must not make one that never ends."""
+
+
+CLOSE_S: Final = 30.0
+"""How long closing waits for what is queued; only a store whose lock a stopped process holds takes that long."""
+
+
+class Failed:
+    """The answer of an operation that raised."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+Operation = Callable[[Any], Any]
+
+
+class Rounds(Protocol):
+    """What a lane does with everything that waits; one answer for each operation, in order."""
+
+    def __call__(self, operations: list[Operation]) -> list[Any]: ...
+
+
+class Lane:
+    """The thread and its queue."""
+
+    def __init__(self, name: str, work: Rounds, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        self._work = work
+        self._loop = loop
+        self._on_end = on_end
+        self._pid = os.getpid()
+        self._jobs: queue.SimpleQueue[tuple[Operation, asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._closing = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation) -> asyncio.Future[Any]:
+        """Queue an operation; the future of its result."""
+        if self._pid != os.getpid():
+            raise StoreError("this store was opened before a fork; open a clone() in the child")
+        if self._closing:
+            raise StoreUnavailable("this store is closed; open() it again")
+        future = self._loop.create_future()
+        self._jobs.put((operation, future))
+        return future
+
+    async def close(self) -> None:
+        """Do what is queued, then end the thread."""
+        if not self._closing:
+            self._closing = True
+            self._jobs.put(None)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            _log.warning("%s is stuck; it is left to end by itself", self._thread.name)
+            return
+        self._thread.join()
+
+    def _main(self) -> None:
+        going = True
+        try:
+            while going:
+                jobs, going = self._next()
+                if jobs:
+                    self._settle(jobs, self._answers([operation for operation, _ in jobs]))
+        finally:
+            self._closing = True
+            self._abandon()
+            self._on_end()
+            self._call(self._end)
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _next(self) -> tuple[list[tuple[Operation, asyncio.Future[Any]]], bool]:
+        """Everything that waits, and whether more may come."""
+        jobs = []
+        job = self._jobs.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == OPERATIONS_A_ROUND_MAX or self._jobs.empty():
+                return jobs, True
+            job = self._jobs.get()
+        return jobs, False
+
+    def _abandon(self) -> None:
+        """Tell whoever still waits that nobody will come; only where the thread broke."""
+        while not self._jobs.empty():
+            if job := self._jobs.get():
+                self._settle([job], [Failed(StoreUnavailable("the store's thread has ended; open the store again"))])
+
+    def _answers(self, operations: list[Operation]) -> list[Any]:
+        try:
+            return self._work(operations)
+        except BaseException as error:  # the loop's edge: whoever waits is told, and the thread lives on
+            _log.debug("a round of %d operations failed", len(operations), exc_info=True)
+            return [Failed(error)] * len(operations)
+
+    def _settle(self, jobs: list[tuple[Operation, asyncio.Future[Any]]], answers: list[Any]) -> None:
+        def settle() -> None:
+            for (_, future), answer in zip(jobs, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, Failed):
+                    future.set_exception(answer.error)
+                else:
+                    future.set_result(answer)
+
+        self._call(settle)
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            _log.debug("the loop of a store has closed before the store")
+
+
+class _Rounds:
+    """A connection that is opened when it is first needed, and again after it broke."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: sqlite3.Connection | None = None
+
+    def end(self) -> None:
+        """Close the connection, on the lane's thread."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _failed(self, error: BaseException) -> Failed:
+        if breaks_connection(error):
+            self.end()
+        return Failed(translate(error, self.database.path))
+
+
+class ReadRounds(_Rounds):
+    """Each operation reads by itself."""
+
+    def __call__(self, operations: list[Operation]) -> list[Any]:
+        return [self._one(operation) for operation in operations]
+
+    def _one(self, operation: Operation) -> Any:
+        try:
+            if self._connection is None:
+                self._connection = self.database.connect(cache_kib=READ_CACHE_KIB)
+            return operation(Session(self._connection, self.database.now_us()))
+        except Exception as error:  # the loop's edge: it is handed to whoever asked
+            return self._failed(error)
+
+
+class WriteRounds(_Rounds):
+    """All operations share a transaction; each has a savepoint, so that one that fails is undone alone."""
+
+    def __init__(
+        self,
+        database: Database,
+        lock: Callable[[], AbstractContextManager[None]],
+        ring: Callable[[set[Hint]], None],
+    ) -> None:
+        super().__init__(database)
+        self._lock = lock
+        self._ring = ring
+
+    def __call__(self, operations: list[Operation]) -> list[Any]:
+        try:
+            if self._connection is None:
+                self._connection = self.database.connect()
+            with self._lock():
+                tx, answers = self._transact(self._connection, operations)
+        except Exception as error:  # the loop's edge: nothing was committed, or nobody knows; every waiter is told
+            return [self._failed(error) for _ in operations]
+        if tx.hints:
+            self._ring(tx.hints)
+        for callback in tx.after_commit:
+            callback()
+        return answers
+
+    def _transact(self, connection: sqlite3.Connection, operations: list[Operation]) -> tuple[Transaction, list[Any]]:
+        connection.execute("begin immediate")
+        try:
+            tx = Transaction(connection, self.database.now_us())
+            answers = [self._one(tx, operation) for operation in operations]
+            if Hint.WORK in tx.hints and not tx.value("anybody_idle"):
+                tx.hints.remove(Hint.WORK)
+            connection.execute("commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        return tx, answers
+
+    def _one(self, tx: Transaction, operation: Operation) -> Any:
+        try:
+            with tx.savepoint("operation"):
+                return operation(tx)
+        except Exception as error:
+            if breaks_connection(error) or not tx.connection.in_transaction:
+                raise  # the failure took the transaction, and with it what the others had written
+            return self._failed(error)

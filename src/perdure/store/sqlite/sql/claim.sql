@@ -1,0 +1,74 @@
+-- name: next_priority
+-- The highest priority below this one that a waiting run has.
+select priority
+from perdure.runs
+where state = 'queued' and ready
+  and priority < :below
+order by priority desc
+limit 1
+
+-- name: claimable
+-- A page of the runs of one priority that this worker may claim, from after a pair of `ready_at` and id, as JSON.
+select json_group_array(json_array(
+  r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes, r.created_at, r.ready_at
+))
+from (
+  select *
+  from perdure.runs
+  where state = 'queued' and ready
+    and priority = :priority
+    and (ready_at, id) > (:after_ready_at, :after_id)
+    and ready_at <= :now
+    and agent = any(:agents)
+    and queue = any(:queues)
+    and (deployment is null or deployment = :deployment)
+  order by ready_at, id
+  limit :limit
+) r
+join perdure.threads t on t.id = r.thread
+
+-- name: claim_runs
+-- Put these runs into the worker's hands.
+update perdure.runs
+set
+  state = 'running',
+  worker = :worker,
+  fence = fence + 1,
+  attempt = attempt + 1,
+  deployment = :deployment,
+  started_at = coalesce(started_at, :now)
+where id = any(:runs)
+
+-- name: claimed_boundaries
+-- Arguments and state of these runs' super-steps, as JSON; before the first super-step the state is the thread's.
+select json_group_array(json_array(run, hex(arguments), case when state is not null then hex(state) end))
+from (
+  select r.id as run, c.payload as arguments, case when r.super_step = 1 then s.state else c.state end as state
+  from perdure.runs r
+  join perdure.threads t on t.id = r.thread
+  join perdure.checkpoints c on c.run = r.id and c.super_step = r.super_step and c.key = ''
+  left join perdure.checkpoints s on s.run = t.snapshot_run and s.super_step = t.snapshot_step and s.key = ''
+  where r.id = any(:runs)
+)
+
+-- name: claimed_records
+-- The recorded steps of these runs' current super-steps.
+select
+  c.run, c.super_step, c.key, c.kind, c.seq, c.fence, c.worker, c.attempt, c.digest, c.failed, c.payload, c.state,
+  c.started_at, c.ended_at
+from perdure.runs r
+join perdure.checkpoints c on c.run = r.id and c.super_step = r.super_step
+where r.id = any(:runs)
+  and c.kind = 0
+
+-- name: claimed_attempts
+-- The unfinished tries of these runs' current super-steps.
+select a.run, a.super_step, a.key, a.attempt, a.fence, a.error, a.started_at, a.ended_at
+from perdure.runs r
+join perdure.attempts a on a.run = r.id and a.super_step = r.super_step
+where r.id = any(:runs)
+order by a.run, a.key, a.attempt
+
+-- name: is_alive
+-- Whether this worker may write.
+select exists (select 1 from perdure.workers where id = :worker and state = 'alive')

@@ -1,0 +1,156 @@
+-- name: guard
+-- Whether the worker is alive, and the pairs of run and fence that it does not hold, as a JSON array.
+select
+  exists (select 1 from perdure.workers where id = :worker and state = 'alive'),
+  (
+    select json_group_array(json_array(p.run, p.fence))
+    from (
+      select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as fence
+      from json_each(:pairs)
+    ) p
+    left join perdure.runs r on r.id = p.run
+    where r.id is null
+       or r.state <> 'running'
+       or r.worker is not :worker
+       or r.fence <> p.fence
+  )
+
+-- name: slice_ended
+-- Whether the slice under this fence has ended, and nobody has claimed the run since.
+select exists (select 1 from perdure.runs where id = :run and fence = :fence and state <> 'running')
+
+-- name: own_checkpoint
+-- Whether this checkpoint is there under this fence.
+select exists (
+  select 1
+  from perdure.checkpoints
+  where run = :run and super_step = :super_step and key = :key and fence = :fence
+)
+
+-- name: append_checkpoints
+-- Append these rows to their runs' logs, except those that are there already.
+insert into perdure.checkpoints (
+  run, super_step, key, kind, seq, fence, worker, attempt, digest, failed, payload, state, started_at, ended_at
+)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (run, super_step, key) do nothing
+
+-- name: recorded
+-- Those of these addresses that have a checkpoint, with its fence, as a JSON array.
+with mine (run, super_step, key) as (
+  values (?, ?, ?)
+)
+select json_group_array(json_array(c.run, c.super_step, c.key, c.fence))
+from mine m
+join perdure.checkpoints c on c.run = m.run and c.super_step = m.super_step and c.key = m.key
+
+-- name: record_attempts
+-- File these tries; a later one with the same number replaces the earlier.
+insert into perdure.attempts (run, super_step, key, attempt, fence, error, started_at, ended_at)
+values (?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (run, super_step, key, attempt) do update set
+  fence = excluded.fence,
+  error = excluded.error,
+  started_at = excluded.started_at,
+  ended_at = excluded.ended_at
+
+-- name: put_blobs
+-- Store these blobs of a thread, except those that are there already.
+insert into perdure.blobs (thread, digest, data)
+values (?, ?, ?)
+on conflict (thread, digest) do nothing
+
+-- name: begin_super_steps
+-- Set these runs' super-step; a repeated batch never sets one back.
+update perdure.runs
+set super_step = b.super_step
+from (
+  select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as super_step
+  from json_each(:steps)
+) b
+where runs.id = b.run
+  and runs.super_step < b.super_step
+
+-- name: move_snapshots
+-- Point these threads to their newest state; a repeated batch never moves a pointer back.
+update perdure.threads
+set snapshot_run = s.run, snapshot_step = s.super_step
+from (
+  select
+    json_extract(value, '$[0]') as thread, json_extract(value, '$[1]') as run, json_extract(value, '$[2]') as super_step
+  from json_each(:snapshots)
+) s
+where threads.id = s.thread
+  and (threads.snapshot_run is not s.run or threads.snapshot_step < s.super_step)
+
+-- name: end_runs
+-- Make these runs terminal.
+update perdure.runs
+set state = e.state, worker = null, ready = 0, ended_at = :now
+from (
+  select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as state
+  from json_each(:ends)
+) e
+where runs.id = e.run
+
+-- name: advance_threads
+-- Hand these threads, whose head has ended, to their next unfinished run.
+update perdure.threads
+set
+  depth = depth - 1,
+  head = (
+    select r.id
+    from perdure.runs r
+    where r.thread = threads.id and r.ended_at is null
+    order by r.ordinal
+    limit 1
+  )
+where id = any(:threads)
+
+-- name: promote_heads
+-- Make the heads of these threads ready.
+update perdure.runs
+set ready = 1
+where id in (select head from perdure.threads where id = any(:threads))
+  and not ready
+
+-- name: requeue_runs
+-- Give these runs back, each ready after its delay.
+update perdure.runs
+set state = 'queued', worker = null, ready_at = :now + q.delay_us
+from (
+  select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as delay_us
+  from json_each(:requeues)
+) q
+where runs.id = q.run
+
+-- name: forget_attempts
+-- Delete the tries of a failed step of the run's current super-step.
+delete from perdure.attempts
+where run = :run
+  and super_step = (select super_step from perdure.runs where id = :run)
+  and key = :key
+  and exists (
+    select 1
+    from perdure.checkpoints c
+    where c.run = attempts.run and c.super_step = attempts.super_step and c.key = attempts.key and c.failed
+  )
+
+-- name: forget_failure
+-- Delete the record of a failed step of the run's current super-step.
+delete from perdure.checkpoints
+where run = :run
+  and super_step = (select super_step from perdure.runs where id = :run)
+  and key = :key
+  and kind = 0
+  and failed
+
+-- name: hold_run
+-- Keep a run for a person.
+update perdure.runs
+set state = 'held', reason = :reason, detail = :detail, worker = null
+where id = :run
+
+-- name: anybody_watches
+-- Whether one of these runs is watched.
+select exists (select 1 from perdure.runs where id = any(:runs) and watched)

@@ -1,0 +1,47 @@
+-- name: delete_end
+-- Delete the run's `ENDED` checkpoint.
+delete from perdure.checkpoints
+where run = :run
+  and key = ''
+  and kind = 2
+
+-- name: requeue_by_hand
+-- Send a run on by a person's word.
+update perdure.runs
+set
+  state = 'queued',
+  ready = :ready,
+  ready_at = :now,
+  strikes = 0,
+  reason = null,
+  detail = null,
+  worker = null,
+  ended_at = null
+where id = :run
+
+-- name: head_of_thread
+-- The thread's head: its id, its ordinal, and whether nobody has begun it.
+select r.id, r.ordinal, r.state = 'queued' and r.started_at is null
+from perdure.threads t
+join perdure.runs r on r.id = t.head
+where t.id = :thread
+
+-- name: deepen_thread
+-- Add an unfinished run to the thread, under this head.
+update perdure.threads
+set depth = depth + 1, head = :head
+where id = :thread
+
+-- name: unready
+-- Put a run behind the new head of its thread.
+update perdure.runs
+set ready = 0
+where id = :run
+
+-- name: watch
+-- Ask to be told when one of these unfinished runs ends.
+update perdure.runs
+set watched = 1
+where id = any(:runs)
+  and not watched
+  and ended_at is null

@@ -1,0 +1,300 @@
+"""The store on one SQLite file.
+
+Each open store has two threads. The writer owns the one connection that writes: all verbs that wait share a
+transaction, and its sync. The reader owns a second connection; in WAL mode it never waits for the writer. Both take
+plain functions (`commit.py`, `start.py`, `claim.py`, …); this file only sends them there. Processes on the same machine
+share the file through the side directory (`files.py`, `wake.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
+from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.errors import StoreError, StoreUnavailable
+from perdure.store.protocol import Hint
+from perdure.store.sqlite import claim, commit, filesystem, operate, read, schema, start, wake, workers
+from perdure.store.sqlite.connection import Database
+from perdure.store.sqlite.doctor import diagnose
+from perdure.store.sqlite.errors import translate
+from perdure.store.sqlite.files import Attendance, WriterLock, side_directory
+from perdure.store.sqlite.lane import Lane, ReadRounds, WriteRounds
+from perdure.store.sqlite.session import Session, Transaction
+
+T = TypeVar("T")
+
+Synchronous = Literal["off", "normal", "full", "extra"]
+
+ANSWER_S: Final = 60.0
+"""How long a verb waits for its answer. Commits take milliseconds; only a process that was stopped while it held the
+writer lock makes the others wait this long."""
+
+
+def system_now_us() -> int:
+    """Microseconds since the epoch: the clock that all processes on this machine share."""
+    return time.time_ns() // 1000
+
+
+class SQLiteStore:
+    """A store in the file at `path`, and in `<path>-workers/` beside it."""
+
+    def __init__(
+        self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] = system_now_us
+    ) -> None:
+        if synchronous not in ("off", "normal", "full", "extra"):
+            raise StoreError(f"synchronous={synchronous!r} is unknown; use full, normal, extra or off")
+        if str(path) in ("", ":memory:"):
+            raise StoreError("a SQLite store needs a file; for one in memory use memory://")
+        self._database = Database(Path(path).resolve(), synchronous, now_us)
+        self._directory = side_directory(self._database.path)
+        self._open: _Open | None = None
+
+    @property
+    def url(self) -> str:
+        """`sqlite:///` and the path."""
+        return f"sqlite:///{self._database.path}"
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Prepare the file, and start the threads."""
+        if self._open is not None:
+            return
+        await asyncio.to_thread(self._prepare)
+        self._open = _Open(self._database, self._directory, asyncio.get_running_loop())
+        living = await self._read(lambda session: session.array("living"))
+        self._open.attendance.sweep(set(living))
+        wake.sweep(self._directory)
+
+    async def close(self) -> None:
+        """Do what is queued, and let go of everything."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            await opened.close()
+
+    def clone(self) -> SQLiteStore:
+        """An unopened store on the same file."""
+        database = self._database
+        return SQLiteStore(database.path, synchronous=_level(database.synchronous), now_us=database.now_us)
+
+    async def migrate(self) -> tuple[int, int]:
+        """Bring the file's schema up to date; the versions before and after."""
+        return await asyncio.to_thread(self._with_file, schema.migrate)
+
+    async def now_us(self) -> int:
+        """The clock of this machine."""
+        return self._database.now_us()
+
+    async def reserve_ids(self, count: int) -> int:
+        return await self._write(partial(workers.reserve_ids, count=count))
+
+    def listen(self, on_hint: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._opened.ear.listen(on_hint)
+
+    def _prepare(self) -> None:
+        """Make a new file, or refuse one that this code cannot use."""
+        before, _ = self._with_file(_version_or_new)
+        schema.check_version(before, self._database.path)
+
+    def _with_file(self, act: Callable[[Any, Path], tuple[int, int]]) -> tuple[int, int]:
+        """Act on a connection of its own, under the writer lock: several processes may open a new file at once."""
+        path = self._database.path
+        schema.check_library()
+        filesystem.check_place(path)
+        try:
+            self._directory.mkdir(exist_ok=True)
+            lock = WriterLock(self._directory)
+            try:
+                with lock.held():
+                    connection = self._database.connect(create=True)
+                    try:
+                        return act(connection, path)
+                    finally:
+                        connection.close()
+            finally:
+                lock.close()
+        except Exception as error:
+            raise translate(error, path) from error.__cause__
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    async def register(self, worker: NewWorker) -> None:
+        await self._write(partial(workers.register, worker=worker))
+
+    async def renew(self, worker: int, lease_us: int) -> bool:
+        return await self._write(partial(workers.renew, worker=worker, lease_us=lease_us))
+
+    async def attend(self, worker: int) -> bool:
+        if not self._opened.attendance.attend(worker):
+            return False
+        marked = await self._write(partial(workers.set_session, worker=worker))
+        if not marked:
+            self._forget(worker)
+        return marked
+
+    async def silent_workers(self) -> list[int]:
+        silent = self._opened.attendance.is_silent
+        return await self._read(lambda session: [each for each in session.array("sessions") if silent(each)])
+
+    async def set_idle(self, worker: int, idle: bool) -> None:
+        await self._write(partial(workers.set_idle, worker=worker, idle=idle))
+
+    async def take_over(self, suspects: Iterable[int], *, recoveries_max: int) -> list[TakenOver]:
+        given = list(suspects)
+        taken = await self._write(partial(workers.take_over, suspects=given, recoveries_max=recoveries_max))
+        for each in taken:
+            self._forget(each.worker)
+        return taken
+
+    async def retire(self, worker: int) -> int:
+        returned = await self._write(partial(workers.retire, worker=worker))
+        self._forget(worker)
+        return returned
+
+    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
+        return await self._write(partial(workers.give_back, worker=worker, keep=keep))
+
+    def _forget(self, worker: int) -> None:
+        if self._open is not None:
+            self._open.attendance.forget(worker)
+
+    async def workers(self, *, alive: bool = True) -> list[Worker]:
+        return await self._read(partial(read.workers, alive=alive))
+
+    # -- starting and executing ------------------------------------------------------------------------------
+
+    async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
+        return await self._write(partial(start.start, starts=starts)) if starts else []
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self._write(partial(claim.claim, request=request))
+
+    async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
+        return await self._write(partial(commit.commit, worker=worker, changes=changes))
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
+        return await self._write(partial(operate.retry, run=run, drop_keys=drop_keys))
+
+    async def release(self, run: int) -> Run | None:
+        return await self._write(partial(operate.release, run=run))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def get_runs(self, runs: Sequence[int]) -> list[Run]:
+        return await self._read(partial(read.get_runs, runs=runs))
+
+    async def list_runs(self, where: RunFilter) -> list[Run]:
+        return await self._read(partial(read.list_runs, where=where))
+
+    async def outcomes(self, runs: Sequence[int]) -> list[Outcome]:
+        return await self._read(partial(read.outcomes, runs=runs))
+
+    async def watch(self, runs: Sequence[int]) -> None:
+        if runs:
+            await self._write(partial(operate.watch, runs=runs))
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        return await self._read(partial(read.get_thread, thread_id=thread_id))
+
+    async def list_threads(
+        self, *, agent: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[Thread]:
+        return await self._read(partial(read.list_threads, agent=agent, limit=limit, after=after))
+
+    async def checkpoints(
+        self,
+        run: int,
+        *,
+        super_step: int | None = None,
+        boundaries: bool = False,
+        limit: int = 1000,
+        after: tuple[int, int] | None = None,
+    ) -> list[Checkpoint]:
+        page = partial(read.checkpoints, run=run, super_step=super_step, boundaries=boundaries)
+        return await self._read(partial(page, limit=limit, after=after))
+
+    async def thread_checkpoints(
+        self, thread: int, *, limit: int = 100, after: tuple[int, int] | None = None
+    ) -> list[Checkpoint]:
+        return await self._read(partial(read.thread_checkpoints, thread=thread, limit=limit, after=after))
+
+    async def attempts(self, run: int) -> list[Attempt]:
+        return await self._read(partial(read.attempts, run=run))
+
+    async def blobs(self, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        return await self._read(partial(read.blobs, thread=thread, digests=digests))
+
+    async def diagnose(self) -> list[tuple[str, bool, str]]:
+        return await self._read(partial(diagnose, database=self._database))
+
+    # -- threads ---------------------------------------------------------------------------------------------
+
+    @property
+    def _opened(self) -> _Open:
+        if self._open is None:
+            raise StoreUnavailable(f"{self.url} is not open; await open() first", path=str(self._database.path))
+        return self._open
+
+    async def _write(self, operation: Callable[[Transaction], T]) -> T:
+        return await self._answer(self._opened.writer, operation)
+
+    async def _read(self, operation: Callable[[Session], T]) -> T:
+        return await self._answer(self._opened.reader, operation)
+
+    async def _answer(self, lane: Lane, operation: Callable[[Any], T]) -> T:
+        future: asyncio.Future[T] = lane.submit(operation)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._database.path}: no answer in {ANSWER_S:.0f} s; look for a stopped process that holds "
+                f"{self._directory / 'writer.lock'} (`fuser` names it)",
+                path=str(self._database.path),
+            ) from error
+
+
+class _Open:
+    """What an open store holds: two threads, the locks, an ear."""
+
+    def __init__(self, database: Database, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.attendance = Attendance(directory)
+        self.ear = wake.Ear(directory, loop)
+        self._lock = WriterLock(directory)
+        writing = WriteRounds(database, self._lock.held, wake.Bell(directory).ring)
+        reading = ReadRounds(database)
+        name = database.path.name
+        self.writer = Lane(f"perdure writer {name}", writing, loop, writing.end)
+        self.reader = Lane(f"perdure reader {name}", reading, loop, reading.end)
+
+    async def close(self) -> None:
+        self.ear.close()
+        await self.writer.close()
+        await self.reader.close()
+        self._lock.close()
+        self.attendance.close()
+
+
+def _version_or_new(connection: Any, path: Path) -> tuple[int, int]:
+    """The file's version; a new, empty file is migrated at once."""
+    version = schema.version_of(connection, path)
+    if version == 0:
+        _, version = schema.migrate(connection, path)
+    return version, version
+
+
+def _level(synchronous: str) -> Synchronous:
+    """The same level, typed again."""
+    match synchronous:
+        case "off" | "normal" | "full" | "extra":
+            return synchronous
+        case _:
+            raise AssertionError(synchronous)

@@ -1,0 +1,55 @@
+"""The store conformance suite: a store is right when it passes.
+
+Meaning lives here, as scenarios whose names are the promises; `perdure.store.memory` is the reference they were
+first run against. An author of a store subclasses `StoreConformance` in a test file and says how to make one:
+
+    from perdure.testing.conformance import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture(autouse=True)
+        def _path(self, tmp_path):
+            self.path = tmp_path / "runs.db"
+
+        def store(self):                            # new, not open, on data of its own
+            return MyStore(self.path)
+
+        async def advance_s(self, store, seconds):  # move the store's clock, or move its rows' times back
+            store.clock.advance(seconds)
+
+Every scenario becomes one plain test method: pytest and unittest collect them alike, and no plugin is needed. Optional
+hooks: `open_store` (where emptying the data takes a query), `crash` (how an open store dies; closing it is the
+default), `thread_queue_max` (how to lower that limit; patching `limits.THREAD_QUEUE_MAX` is the default), `durable =
+False` for a store whose data end with its last user. For readable failures, put
+`pytest.register_assert_rewrite("perdure.testing.conformance")` into `conftest.py`.
+
+The shape, one suite that every driver runs, is that of River's `riverdrivertest`.
+"""
+
+from __future__ import annotations
+
+from perdure.testing.conformance.agreement import Agreement
+from perdure.testing.conformance.claiming import Claiming
+from perdure.testing.conformance.committing import Committing
+from perdure.testing.conformance.harness import Bench, Harness, scenario
+from perdure.testing.conformance.operating import Operating
+from perdure.testing.conformance.ownership import Ownership
+from perdure.testing.conformance.reading import Hinting, Living, Reading
+from perdure.testing.conformance.recovery import Recovery
+from perdure.testing.conformance.starting import Starting
+
+__all__ = ["Bench", "Harness", "StoreConformance", "scenario"]
+
+
+class StoreConformance(
+    Starting,
+    Claiming,
+    Committing,
+    Ownership,
+    Recovery,
+    Operating,
+    Reading,
+    Hinting,
+    Living,
+    Agreement,
+):
+    """Every scenario. Subclass it, give it a `store()` and an `advance_s()`."""

@@ -1,0 +1,335 @@
+"""What a scenario stands on: a fresh store, its clones, and short words for the usual moves.
+
+A scenario is an `async def` that takes a `Bench`; `@scenario` turns it into the plain method that a test runner
+collects. It opens the store, runs the body on a new event loop, and closes every store and clone that was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+from unittest import mock
+
+from perdure.core import limits
+from perdure.core.changes import (
+    AppendCheckpoint,
+    BeginSuperStep,
+    Change,
+    ClaimRequest,
+    CommitOutcome,
+    EndRun,
+    HoldRun,
+    NewWorker,
+    RecordAttempt,
+    RequeueRun,
+    Started,
+    StartOutcome,
+    StartRun,
+)
+from perdure.core.records import Blob, Checkpoint, Claimed, HeldReason, IfBusy, Run, RunState, Thread, Worker
+from perdure.store.protocol import Hint, Store
+
+LEASE_S = 30.0
+"""Long enough that no scenario outlives its lease by being slow."""
+PATIENCE_S = 10.0
+"""How long a scenario waits for what must happen soon; only a failing one waits that long."""
+
+
+class Harness:
+    """What a store's author fills in; the scenarios inherit from it."""
+
+    durable = True
+    """Whether the data outlive the last open store."""
+
+    def store(self) -> Store:
+        """A new store, not yet open, on data of its own that nobody else touches."""
+        raise NotImplementedError
+
+    async def open_store(self) -> Store:
+        """`store()`, opened and empty. Override it where emptying takes a query."""
+        store = self.store()
+        await store.open()
+        return store
+
+    async def advance_s(self, store: Store, seconds: float) -> None:
+        """Make the store believe that `seconds` have passed: move its clock on, or move every `lease_until` and
+        `ready_at` back."""
+        raise NotImplementedError
+
+    async def crash(self, store: Store) -> None:
+        """End an open store as the death of its process would: nothing is retired."""
+        await store.close()
+
+    @contextlib.contextmanager
+    def thread_queue_max(self, depth: int) -> Iterator[None]:
+        """Lower `THREAD_QUEUE_MAX`. Enough for stores that read `limits.THREAD_QUEUE_MAX` when they need it."""
+        with mock.patch.object(limits, "THREAD_QUEUE_MAX", depth):
+            yield
+
+
+class Bench:
+    """A fresh open store and short words for what scenarios do with one."""
+
+    def __init__(self, harness: Harness, store: Store) -> None:
+        self.harness = harness
+        self.store = store
+        self._opened = [store]
+
+    # -- stores ----------------------------------------------------------------------------------------------
+
+    async def clone(self) -> Store:
+        """Another open store on the same data; closed with the bench."""
+        store = self.store.clone()
+        self._opened.append(store)
+        await store.open()
+        return store
+
+    async def clones(self, count: int) -> list[Store]:
+        return [await self.clone() for _ in range(count)]
+
+    async def crash(self, store: Store) -> None:
+        await self.harness.crash(store)
+
+    async def advance_s(self, seconds: float) -> None:
+        await self.harness.advance_s(self.store, seconds)
+
+    async def close(self) -> None:
+        for store in reversed(self._opened):
+            await store.close()
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    async def ask(self, thread_id: str = "thread", **fields: Any) -> StartRun:
+        """A `StartRun` with fresh ids; every field may be given. The digest follows agent and payload."""
+        first = await self.store.reserve_ids(2)
+        agent, payload = fields.get("agent", "agent"), fields.get("payload", b"arguments")
+        default: dict[str, Any] = {
+            "id": first,
+            "thread": first + 1,
+            "agent": agent,
+            "queue": "default",
+            "priority": 0,
+            "delay_us": 0,
+            "key": None,
+            "digest": hashlib.blake2b(agent.encode() + b"\0" + payload, digest_size=16).digest(),
+            "payload": payload,
+            "if_busy": IfBusy.ENQUEUE,
+        }
+        return StartRun(thread_id=thread_id, **(default | fields))
+
+    async def try_start(self, thread_id: str = "thread", **fields: Any) -> StartOutcome:
+        (outcome,) = await self.store.start([await self.ask(thread_id, **fields)])
+        return outcome
+
+    async def start(self, thread_id: str = "thread", **fields: Any) -> int:
+        """Start a run that must be new; its id."""
+        outcome = await self.try_start(thread_id, **fields)
+        assert isinstance(outcome, Started) and outcome.created, outcome
+        return outcome.run
+
+    async def start_many(self, count: int, **fields: Any) -> list[int]:
+        """Start `count` runs, each on a thread of its own; their ids."""
+        asked = [await self.ask(f"thread-{n}", **fields) for n in range(count)]
+        outcomes = await self.store.start(asked)
+        assert outcomes == [Started(ask.id, ask.thread_id, True) for ask in asked]
+        return [ask.id for ask in asked]
+
+    # -- working ---------------------------------------------------------------------------------------------
+
+    async def worker(self, store: Store | None = None, *, deployment: str = "v1") -> int:
+        """Register a worker; its id."""
+        worker = await self.store.reserve_ids(1)
+        lease_us = int(LEASE_S * 1_000_000)
+        await (store or self.store).register(NewWorker(worker, f"worker-{worker}", "host", 4242, deployment, lease_us))
+        return worker
+
+    async def claim(self, worker: int, store: Store | None = None, **fields: Any) -> list[Claimed]:
+        default: dict[str, Any] = {
+            "agents": ("agent",),
+            "queues": ("default",),
+            "deployment": "v1",
+            "limit": 100,
+            "suspects": 100,
+        }
+        return await (store or self.store).claim(ClaimRequest(worker=worker, **(default | fields)))
+
+    async def claim_one(self, worker: int, **fields: Any) -> Claimed:
+        """Claim exactly one run."""
+        (claimed,) = await self.claim(worker, **fields)
+        return claimed
+
+    async def begin(self, thread_id: str = "thread", **fields: Any) -> tuple[int, Claimed]:
+        """Start a run and claim it with a new worker; the worker's id and the claim."""
+        worker = await self.worker()
+        run = await self.start(thread_id, **fields)
+        claimed = await self.claim_one(worker, agents=(fields.get("agent", "agent"),))
+        assert claimed.run == run
+        return worker, claimed
+
+    async def commit(self, worker: int, *changes: Change) -> None:
+        """Commit a batch that must be written whole."""
+        outcome = await self.store.commit(worker, changes)
+        assert outcome == CommitOutcome(), outcome
+
+    async def die(
+        self, worker: int, *, recoveries_max: int = limits.RECOVERIES_MAX
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Take the worker's runs away as those of a dead one; the re-queued and the held."""
+        (taken,) = await self.store.take_over([worker], recoveries_max=recoveries_max)
+        assert taken.worker == worker
+        return tuple(sorted(taken.requeued)), tuple(sorted(taken.held))
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    async def run(self, run: int) -> Run:
+        (found,) = await self.store.get_runs([run])
+        return found
+
+    async def thread(self, thread_id: str = "thread") -> Thread:
+        thread = await self.store.get_thread(thread_id)
+        assert thread is not None
+        return thread
+
+    async def worker_row(self, worker: int) -> Worker:
+        (found,) = [row for row in await self.store.workers(alive=False) if row.id == worker]
+        return found
+
+    async def log(self, run: int) -> list[Checkpoint]:
+        """The run's whole log."""
+        return await self.store.checkpoints(run)
+
+    async def steps(self, run: int) -> dict[str, bytes]:
+        """What the run's steps recorded, by key."""
+        return {row.key: row.payload for row in await self.log(run) if row.key}
+
+
+# -- changes, made short -------------------------------------------------------------------------------------
+
+
+def step(claimed: Claimed, key: str, payload: bytes = b"result", **fields: Any) -> AppendCheckpoint:
+    """The record of a step of this claim."""
+    default: dict[str, Any] = {
+        "super_step": claimed.super_step,
+        "seq": 1,
+        "attempt": 1,
+        "digest": 7,
+        "failed": False,
+        "started_at": 1_000,
+        "ended_at": 2_000,
+    }
+    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
+    return AppendCheckpoint(key=key, payload=payload, **(at | default | fields))
+
+
+def attempt(claimed: Claimed, key: str, number: int = 1, **fields: Any) -> RecordAttempt:
+    """A try of a step of this claim."""
+    default: dict[str, Any] = {"super_step": claimed.super_step, "error": None, "started_at": 1_000, "ended_at": None}
+    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
+    return RecordAttempt(key=key, attempt=number, **(at | default | fields))
+
+
+def again(claimed: Claimed, super_step: int, payload: bytes = b"again", **fields: Any) -> BeginSuperStep:
+    """The boundary that begins `super_step`."""
+    default: dict[str, Any] = {"state": None, "ended_at": 3_000}
+    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
+    return BeginSuperStep(super_step=super_step, payload=payload, **(at | default | fields))
+
+
+def end(claimed: Claimed, payload: bytes = b"done", **fields: Any) -> EndRun:
+    """The end of this claim's run, after its current super-step."""
+    default: dict[str, Any] = {
+        "super_step": claimed.super_step + 1,
+        "outcome": RunState.COMPLETED,
+        "state": None,
+        "ended_at": 4_000,
+    }
+    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
+    return EndRun(payload=payload, **(at | default | fields))
+
+
+def fail(claimed: Claimed, payload: bytes = b"error", **fields: Any) -> EndRun:
+    """The failure of this claim's run in its current super-step."""
+    return end(claimed, payload, outcome=RunState.FAILED, **fields)
+
+
+def requeue(claimed: Claimed, delay_s: float = 0, drop_keys: tuple[str, ...] = ()) -> RequeueRun:
+    """This claim's run, given back."""
+    return RequeueRun(claimed.run, claimed.fence, claimed.thread, int(delay_s * 1_000_000), drop_keys)
+
+
+def hold(claimed: Claimed, reason: HeldReason = HeldReason.DIVERGED, detail: str = "look at it") -> HoldRun:
+    """This claim's run, kept for a person."""
+    return HoldRun(claimed.run, claimed.fence, claimed.thread, reason, detail)
+
+
+def blob(data: bytes) -> Blob:
+    """Bytes under their digest."""
+    return Blob(hashlib.blake2b(data, digest_size=32).digest(), data)
+
+
+# -- running -------------------------------------------------------------------------------------------------
+
+Self = TypeVar("Self", bound=Harness)
+
+
+def scenario(body: Callable[[Self, Bench], Awaitable[None]]) -> Callable[[Self], None]:
+    """A test method that runs the body on a fresh store and a fresh event loop."""
+
+    def test(self: Self) -> None:
+        async def main() -> None:
+            bench = Bench(self, await self.open_store())
+            try:
+                await body(self, bench)
+            finally:
+                await bench.close()
+
+        asyncio.run(main())
+
+    # Not functools.wraps: a runner that follows `__wrapped__` would look for a fixture named `bench`.
+    test.__name__, test.__qualname__ = body.__name__, body.__qualname__
+    test.__module__, test.__doc__ = body.__module__, body.__doc__
+    return test
+
+
+@contextlib.asynccontextmanager
+async def hints(store: Store) -> AsyncIterator[Callable[[Hint], Awaitable[None]]]:
+    """Listen; the value is a function that waits until the given hint has come."""
+    came = {hint: asyncio.Event() for hint in Hint}
+    stop = store.listen(lambda hint: came[hint].set())
+
+    async def wait_for(hint: Hint) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await came[hint].wait()
+        came[hint].clear()
+
+    try:
+        yield wait_for
+    finally:
+        stop()
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+    """Look again until it is so: for what another process's end brings about, which sends no event."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await look():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def in_threads(count: int, bench: Bench, body: Callable[[Bench, int], Awaitable[None]]) -> None:
+    """Run the body `count` times at once, each in a thread with an event loop and an open clone of its own."""
+
+    def main(number: int) -> None:
+        async def inner() -> None:
+            own = Bench(bench.harness, bench.store.clone())
+            await own.store.open()
+            try:
+                await body(own, number)
+            finally:
+                await own.close()
+
+        asyncio.run(inner())
+
+    await asyncio.gather(*(asyncio.to_thread(main, number) for number in range(count)))

@@ -1,0 +1,154 @@
+"""Scenarios: sending held and ended runs on."""
+
+from __future__ import annotations
+
+from perdure.core.records import HeldReason, RunState
+from perdure.testing.conformance.harness import (
+    Bench,
+    Harness,
+    again,
+    attempt,
+    end,
+    fail,
+    hold,
+    scenario,
+    step,
+)
+
+
+class Operating(Harness):
+    """What `retry` and `release` promise."""
+
+    @scenario
+    async def test_a_released_run_goes_on_where_it_was(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        await bench.commit(worker, step(claimed, "a", b"1"), hold(claimed, HeldReason.DIVERGED))
+
+        released = await bench.store.release(claimed.run)
+
+        assert released == await bench.run(claimed.run)
+        assert (released.state, released.ready) == (RunState.QUEUED, True)
+        assert (released.reason, released.detail, released.strikes) == (None, None, 0)
+        second = await bench.claim_one(worker)
+        assert second.fence > claimed.fence
+        assert [row.key for row in second.records] == ["a"]
+
+    @scenario
+    async def test_a_released_poison_starts_with_no_strikes(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        await bench.die(worker, recoveries_max=1)
+
+        await bench.store.release(claimed.run)
+
+        run = await bench.run(claimed.run)
+        assert (run.state, run.strikes, run.recoveries) == (RunState.QUEUED, 0, 1)
+        assert (await bench.claim_one(await bench.worker(), suspects=0)).run == claimed.run
+
+    @scenario
+    async def test_releasing_what_is_not_held_changes_nothing(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        before = await bench.run(claimed.run)
+
+        assert await bench.store.release(claimed.run) == before == await bench.run(claimed.run)
+        assert await bench.store.release(10**15) is None
+        await bench.commit(worker, end(claimed))
+
+    @scenario
+    async def test_a_failed_run_is_tried_again_from_its_super_step(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        await bench.commit(worker, again(claimed, 2, b"again", state=b"s2"))
+        await bench.commit(
+            worker,
+            step(claimed, "good", super_step=2),
+            attempt(claimed, "bad", super_step=2, error=b"boom"),
+            step(claimed, "bad", failed=True, super_step=2, seq=2),
+            step(claimed, "handled", failed=True, super_step=2, seq=3),
+            fail(claimed, super_step=3),
+        )
+
+        retried = await bench.store.retry(claimed.run, ["bad", "good"])
+
+        assert retried == await bench.run(claimed.run)
+        assert (retried.state, retried.ready) == (RunState.QUEUED, True)
+        assert (retried.strikes, retried.ended_at, retried.super_step) == (0, None, 2)
+        assert await bench.store.outcomes([claimed.run]) == []
+        thread = await bench.thread("t")
+        assert (thread.head, thread.depth) == (claimed.run, 1)
+        second = await bench.claim_one(worker)
+        assert (second.super_step, second.arguments, second.state) == (2, b"again", b"s2")
+        assert [row.key for row in second.records] == ["good", "handled"]
+        assert second.fence > claimed.fence
+        await bench.commit(worker, step(second, "bad", b"better"), end(second, b"result"))
+        assert [outcome.payload for outcome in await bench.store.outcomes([claimed.run])] == [b"result"]
+
+    @scenario
+    async def test_a_cancelled_run_can_be_sent_on(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        await bench.commit(worker, end(claimed, outcome=RunState.CANCELLED))
+
+        await bench.store.retry(claimed.run, [])
+
+        assert (await bench.claim_one(worker)).run == claimed.run
+
+    @scenario
+    async def test_retrying_what_has_not_failed_changes_nothing(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        await bench.start_many(4)
+        completed, held, running, _ = await bench.claim(worker)
+        await bench.commit(worker, end(completed), hold(held), step(running, "a", failed=True))
+        for claimed in (completed, held, running):
+            before = await bench.run(claimed.run)
+            assert await bench.store.retry(claimed.run, ["a"]) == before == await bench.run(claimed.run)
+        assert await bench.steps(running.run) == {"a": b"result"}
+        assert await bench.store.retry(10**15, []) is None
+
+    @scenario
+    async def test_a_retried_run_takes_its_old_place_before_runs_that_wait(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        second, third = await bench.start("t"), await bench.start("t")
+        await bench.commit(worker, fail(first))
+        assert (await bench.thread("t")).head == second
+
+        await bench.store.retry(first.run, [])
+
+        assert (await bench.thread("t")).head == first.run and (await bench.thread("t")).depth == 3
+        ready = [run.ready for run in await bench.store.get_runs([first.run, second, third])]
+        assert ready == [True, False, False]
+        done = []
+        for _ in range(3):
+            claimed = await bench.claim_one(worker)
+            await bench.commit(worker, end(claimed))
+            done.append(claimed.run)
+        assert done == [first.run, second, third]
+
+    @scenario
+    async def test_a_retried_run_waits_for_the_run_that_executes_now(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        third = await bench.start("t")
+        await bench.commit(worker, fail(first))
+        second = await bench.claim_one(worker)
+
+        retried = await bench.store.retry(first.run, [])
+
+        assert retried is not None and not retried.ready
+        assert (await bench.thread("t")).head == second.run
+        assert await bench.claim(worker) == []
+        await bench.commit(worker, end(second))
+        assert [run.ready for run in await bench.store.get_runs([first.run, third])] == [True, False]
+        assert (await bench.claim_one(worker)).run == first.run
+
+    @scenario
+    async def test_a_retried_run_waits_for_a_held_head(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        await bench.commit(worker, fail(first))
+        second = await bench.claim_one(worker)
+        await bench.commit(worker, hold(second))
+
+        await bench.store.retry(first.run, [])
+
+        assert (await bench.thread("t")).head == second.run
+        assert await bench.claim(worker) == []
+        await bench.store.release(second.run)
+        assert (await bench.claim_one(worker)).run == second.run

@@ -1,0 +1,45 @@
+"""A store to look at."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from perdure.cli.root import cli
+
+from .world import build
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, made once; tests work on copies."""
+    path = tmp_path_factory.mktemp("world") / "world.db"
+    build(path)
+    return path
+
+
+@pytest.fixture
+def world(original: Path, tmp_path: Path) -> str:
+    """The URL of a store in which something of everything has happened."""
+    path = tmp_path / "world.db"
+    shutil.copy(original, path)
+    return f"sqlite:///{path}"
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def perdure(world: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command on that store, 100 columns wide."""
+
+    def run(*arguments: str, columns: int = 100) -> Result:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("PERDURE_STORE", world)
+        return CliRunner().invoke(cli, arguments, prog_name="perdure")
+
+    return run

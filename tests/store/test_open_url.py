@@ -1,0 +1,73 @@
+"""The address of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from perdure.errors import UsageError
+from perdure.store import open_url
+
+
+def test_a_name_in_memory_is_one_store_in_this_process() -> None:
+    async def main() -> tuple[int, int, int]:
+        one, same, other = open_url("memory://url-a"), open_url("memory://url-a"), open_url("memory://url-b")
+        for store in (one, same, other):
+            await store.open()
+        return await one.reserve_ids(1), await same.reserve_ids(1), await other.reserve_ids(1)
+
+    assert asyncio.run(main()) == (1, 2, 1)
+
+
+def test_memory_without_a_name_is_nobody_elses() -> None:
+    async def main() -> tuple[int, int]:
+        one, other = open_url("memory://"), open_url("memory://")
+        await one.open()
+        await other.open()
+        return await one.reserve_ids(1), await other.reserve_ids(1)
+
+    assert asyncio.run(main()) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "guess"),
+    [
+        ("sqllite:///x.db", "sqlite://"),
+        ("postgressql://u@h/d", "postgresql://"),
+        ("postgresl://u:secret@h/d", "postgresql://"),
+        ("psql://u@h/d", "postgresql://"),
+        ("memroy://", "memory://"),
+        ("sqlite:x.db", "sqlite://"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_the_nearest_scheme(url: str, guess: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        open_url(url)
+
+    message = str(raised.value)
+    assert f"Did you mean {guess}?" in message
+    assert "sqlite:///" in message and "postgresql://" in message and "memory://" in message
+    assert "secret" not in message and "secret" not in raised.value.url
+
+
+@pytest.mark.parametrize("url", ["", "runs.db", "/tmp/runs.db", "redis://h", "://"])
+def test_what_is_no_address_is_told_the_forms(url: str) -> None:
+    with pytest.raises(UsageError, match="An address is one of"):
+        open_url(url)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://runs.db", "sqlite:///?synchronous=normal"])
+def test_sqlite_needs_a_path_with_its_slashes(url: str) -> None:
+    with pytest.raises(UsageError, match="three slashes"):
+        open_url(url)
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("perdure.store.postgres", "asyncpg"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    with pytest.raises(UsageError, match=r"pip install 'perdure\[postgres\]'"):
+        open_url("postgresql://u@h/d")

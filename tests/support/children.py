@@ -1,0 +1,60 @@
+"""Children of the test process: a function run in a process of its own, forked from a server that has everything
+imported, so that hundreds of them cost a few seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from tests.support.processes import ROOT
+from tests.support.waiting import PATIENCE_S
+
+PRELOADED = [
+    "perdure",
+    "perdure.runtime.worker",
+    "perdure.store.sqlite",
+    "perdure.store.postgres",
+    "tests.support.agents",
+    "tests.support.faults",
+]
+
+
+def context() -> ForkServerContext:
+    """The fork server, with what children need."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(PRELOADED)
+    return made
+
+
+def run_child(target: Callable[..., None], *args: Any) -> int:
+    """Run one to its end; its exit code, -9 if it was killed."""
+    return run_children(target, [args])[0]
+
+
+def run_children(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Run several at once to their ends."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    made = context()
+    children = [made.Process(target=target, args=args) for args in arguments]
+    try:
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(PATIENCE_S)
+            assert child.exitcode is not None, f"child {child.pid} does not end"
+        return [child.exitcode or 0 for child in children]
+    finally:
+        for child in children:
+            if child.exitcode is None:
+                child.kill()
+                child.join()
+
+
+def succeed(codes: Sequence[int]) -> None:
+    """All of them ended well; what went wrong is on stderr."""
+    assert set(codes) == {0}, codes
+    sys.stderr.flush()

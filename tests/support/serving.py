@@ -1,0 +1,38 @@
+"""`python -m tests.support.serving`: a worker process of the crash tests.
+
+What `app.serve()` does, with every telemetry event in the side log. Settings come as JSON in `$PERDURE_TEST_SETTINGS`.
+`$PERDURE_TEST_CLOCK_S` moves this process's wall clocks by that many seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from perdure import clock, telemetry
+from tests.support.sidelog import say
+
+
+def move_clocks(seconds: float) -> None:
+    """Put this process's wall clocks ahead (or behind). The clock of a SQLite store is the machine's, which all processes
+    share; it stays where it is, as Postgres's does."""
+    wall, wall_ns = time.time, time.time_ns
+    time.time = lambda: wall() + seconds
+    clock.SystemClock.wall_us = lambda self: wall_ns() // 1000 + int(seconds * 1_000_000)  # type: ignore[method-assign]
+    if not os.environ["PERDURE_STORE"].startswith("sqlite"):
+        time.time_ns = lambda: wall_ns() + int(seconds * 1_000_000_000)
+
+
+def main() -> None:
+    """Serve until signalled."""
+    move_clocks(float(os.environ.get("PERDURE_TEST_CLOCK_S", "0")))
+    from tests.support.agents import app, witness
+
+    telemetry.subscribe(witness)
+    app.serve(**json.loads(os.environ.get("PERDURE_TEST_SETTINGS", "{}")))
+    say("ended")
+
+
+if __name__ == "__main__":
+    main()
