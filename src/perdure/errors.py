@@ -16,7 +16,7 @@ class PerdureError(Exception):
     Keyword arguments become attributes (`error.run_id`); the message is for people.
     """
 
-    def __init__(self, message: str, **ids: Any) -> None:
+    def __init__(self, message: str, /, **ids: Any) -> None:
         super().__init__(message)
         self.ids = ids
 

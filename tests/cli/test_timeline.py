@@ -35,6 +35,23 @@ def test_a_take_over_stands_where_the_claim_changed() -> None:
     ]
 
 
+def test_what_the_dead_claim_left_behind_stands_before_the_take_over() -> None:
+    log = [step("a", fence=1, worker=5), step("b", fence=3, worker=6, attempt=3)]
+    tries = [attempt("b", fence=1, attempt=1), attempt("b", fence=3, attempt=2)]
+
+    first, left, handover, again, last = timeline(run(), log, tries).super_steps[0].lines
+
+    assert first == log[0] and last == log[1] and isinstance(handover, Handover)
+    assert isinstance(left, Try) and left.row == tries[0]
+    assert isinstance(again, Try) and again.row == tries[1]
+
+
+def test_the_note_of_a_try_that_became_the_record_is_not_shown_twice() -> None:
+    made = timeline(run(), [step("a", attempt=2)], [attempt("a", attempt=2, error=None, ended_at=None)])
+
+    assert made.super_steps[0].lines == (step("a", attempt=2),)
+
+
 def test_a_try_is_open_only_under_the_claim_that_holds_the_run_now() -> None:
     running = run(state=RunState.RUNNING, fence=3)
     tries = [

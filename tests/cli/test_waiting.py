@@ -82,10 +82,16 @@ def test_idle_workers_that_do_not_take_a_due_run_do_not_serve_it() -> None:
     assert answer.remedy is not None and "--queue gpu" in answer.remedy
 
 
+def test_a_run_that_has_just_become_due_is_given_time_to_be_claimed() -> None:
+    answer = asked(run(ready_at=NOW - SECOND), workers=[worker()])
+
+    assert answer.short == "about to be claimed" and answer.remedy is None
+
+
 def test_a_run_before_busy_workers_waits_for_a_slot() -> None:
     answer = asked(run(), workers=[worker(idle=False, running=40)])
 
-    assert answer == Why("a free slot: 1 worker alive with 40 runs in hand")
+    assert answer == Why("waits for a slot", "a free slot: 1 worker alive with 40 runs in hand")
 
 
 @pytest.mark.parametrize("reason", list(HeldReason))

@@ -1,7 +1,7 @@
 """A store on a SQLite file in which something of everything has happened, made through the store's own verbs.
 
-`r1` was begun by w10, which died, and completed by w11 in two super-steps; `r2` on the same thread failed; `r3` is held and
-`r4` waits behind it; `r5` is not due for an hour; `r6` is running on w11; `r7` waits for a worker of queue `gpu`.
+`r1` was begun by w10, which died, and completed by w11 in two super-steps; `r2` on the same thread failed; `r3` is held
+and `r4` waits behind it; `r5` is not due for an hour; `r6` is running on w11; `r7` waits for a worker of queue `gpu`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ async def _taken_over_and_completed(store: Store, now: int) -> None:
 async def _failed(store: Store, now: int) -> None:
     await store.start([start(2, "topics/7")])
     log = await claim(store, SECOND, now, "research")
-    broken = ErrorInfo("builtins.ValueError", "no such topic: 'sky'\ntry another", "Traceback …\nValueError: no such topic")
+    broken = ErrorInfo(
+        "builtins.ValueError", "no such topic: 'sky'\ntry another", "Traceback …\nValueError: no such topic"
+    )
     ended = ErrorInfo("perdure.errors.StepFailed", "step 'plan' failed: no such topic", "Traceback …", ("plan",))
     await log.write(log.failed_step("plan", broken, attempt=1))
     await log.write(log.end(RunState.FAILED, encode_error(ended)))
@@ -165,7 +167,9 @@ async def _failed(store: Store, now: int) -> None:
 async def _held(store: Store, now: int) -> None:
     await store.start([start(3, "stuck"), start(4, "stuck")])
     log = await claim(store, SECOND, now, "research")
-    await log.write(log.step("plan", 1), log.hold(HeldReason.DIVERGED, "step 'search' was recorded with other arguments"))
+    await log.write(
+        log.step("plan", 1), log.hold(HeldReason.DIVERGED, "step 'search' was recorded with other arguments")
+    )
 
 
 def build(path: Path) -> str:

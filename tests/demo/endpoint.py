@@ -30,9 +30,11 @@ class ScriptedEndpoint:
         self.script = list(script)
         self.asked: list[dict[str, object]] = []
         self.headers: list[str] = []
+        self.connections: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: one request, one answer."""
+        self.connections.add(asyncio.current_task())
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = next(int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length"))
         self.headers.append(head)
@@ -44,6 +46,7 @@ class ScriptedEndpoint:
             writer.write(reply)
             await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -53,4 +56,7 @@ async def scripted(*script: bytes | None) -> AsyncIterator[tuple[ScriptedEndpoin
     server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        yield endpoint, Endpoint(f"http://127.0.0.1:{port}/v1", "tiny", "secret")
+        try:
+            yield endpoint, Endpoint(f"http://127.0.0.1:{port}/v1", "tiny", "secret")
+        finally:
+            await asyncio.gather(*(connection for connection in endpoint.connections if connection))

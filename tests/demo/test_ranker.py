@@ -37,12 +37,13 @@ def test_notes_are_whole_sentences_of_their_passage() -> None:
     assert all(note.quote in passage.text and note.quote[-1] in '.!?"”)' for note in notes)
 
 
-def test_notes_that_say_the_same_are_merged() -> None:
+def test_notes_that_say_the_same_or_too_little_are_dropped() -> None:
     one = Note("a#1", "A", "The lease is renewed by a thread of its own.", 2.0)
     same = Note("b#1", "B", "A thread of its own renewed the lease.", 1.0)
-    other = Note("c#1", "C", "Fences only grow.", 0.5)
+    other = Note("c#1", "C", "Fences only grow.", 1.5)
+    weak = Note("d#1", "D", "Anything else.", 0.1)
 
-    assert merge([other, same, one]) == [one, other]
+    assert merge([weak, other, same, one]) == [one, other]
 
 
 def test_an_answer_cites_each_source_under_one_number() -> None:

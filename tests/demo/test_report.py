@@ -91,7 +91,7 @@ def test_a_body_done_but_not_on_disk_at_the_kill_may_run_twice() -> None:
     report = judge(replace(EVIDENCE, marks=tuple(sorted(done, key=lambda mark: mark.mono))))
 
     assert report.holds
-    assert "(0 running, 1 done but not yet on disk)" in " ".join(p.text for p in report.promises)
+    assert "(0 running, 1 ended but unrecorded)" in " ".join(p.text for p in report.promises)
 
 
 def test_a_recorded_step_that_ran_again_breaks_the_promise() -> None:
@@ -163,15 +163,9 @@ def test_two_workers_under_one_fence_are_seen() -> None:
     assert found == ["fences out of order in the logs of 1 runs"]
 
 
-def test_without_a_kill_there_is_nothing_to_recover() -> None:
-    calm = replace(
-        EVIDENCE, runs=EVIDENCE.runs[:1], records={1: EVIDENCE.records[1]}, marks=EVIDENCE.marks[:2], kill=None
-    )
-
-    report = judge(replace(calm, asked=1, files=1))
-
-    assert report.holds
-    assert report.recovery.running_s is None
+def test_without_a_kill_nothing_is_shown() -> None:
+    assert broken(replace(EVIDENCE, kill=None))[0].startswith("no worker was killed")
+    assert judge(replace(EVIDENCE, kill=None)).recovery.running_s is None
 
 
 def broken(evidence: Evidence) -> list[str]:

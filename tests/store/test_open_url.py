@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+from pathlib import Path
+from unittest.mock import call, patch
 
 import pytest
 
@@ -62,6 +65,27 @@ def test_what_is_no_address_is_told_the_forms(url: str) -> None:
 def test_sqlite_needs_a_path_with_its_slashes(url: str) -> None:
     with pytest.raises(UsageError, match="three slashes"):
         open_url(url)
+
+
+def test_sqlite_takes_its_options_from_the_query(tmp_path: Path) -> None:
+    with patch("perdure.store.sqlite.SQLiteStore") as kind:
+        open_url(f"sqlite:///{tmp_path}/a%20b.db?synchronous=normal")
+        open_url("sqlite:///runs.db")
+
+    assert kind.mock_calls == [call(f"{tmp_path}/a b.db", synchronous="normal"), call("runs.db")]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("synchronos=normal", "did you mean 'synchronous'?"),
+        ("synchronous=norml", "did you mean 'normal'?"),
+        ("now_us=1", "there is no option 'now_us'"),
+    ],
+)
+def test_an_option_that_is_none_is_told_the_nearest(query: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        open_url(f"sqlite:///runs.db?{query}")
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class WorkerProcess:
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still."""
+        """SIGSTOP, and wait until it stands still (it may be in the middle of anything)."""
         os.kill(self.pid, signal.SIGSTOP)
         until(lambda: _state(self.pid) == "T", f"process {self.pid} stands still")
 

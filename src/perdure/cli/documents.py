@@ -80,7 +80,7 @@ def _super_step(step: SuperStep, log: RunLog, *, full: bool) -> Document:
         "steps": [_line(line, log, full=full) for line in step.lines if not isinstance(line, Handover)],
     }
     if full:
-        document["arguments"] = log.value(boundary.payload) if boundary else None
+        document["arguments"] = log.arguments(boundary) if boundary else None
     return document
 
 

@@ -35,6 +35,19 @@ class RunLog:
         """Every recorded step."""
         return (line for step in self.line.super_steps for line in step.lines if isinstance(line, Checkpoint))
 
+    def last_at(self, run: Run) -> int:
+        """When the run's present claim last recorded something, else when it began as far as anybody knows."""
+        recorded = [step.ended_at for step in self.steps() if step.fence == run.fence]
+        return max(recorded, default=run.started_at or run.created_at)
+
+    def arguments(self, boundary: Checkpoint) -> Any:
+        """The arguments of a super-step: a list, or `args` and `kwargs` where some were given by name."""
+        match self.value(boundary.payload):
+            case [list() as args, dict() as kwargs]:
+                return {"args": args, "kwargs": kwargs} if kwargs else args
+            case other:
+                return other
+
     def holder(self, fence: int) -> str:
         """Who recorded something under this fence; empty where nobody did."""
         return next((worker_id(step.worker) for step in self.steps() if step.fence == fence), "")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
-from perdure.cli.terminal import Middle, Page, header, state, table
-from perdure.cli.text import ago, clean, clean_block, duration, first_line, moment, short_type, size, worker_id
+from perdure.cli.terminal import Middle, Page, Tail, header, state, table, value_lines
+from perdure.cli.text import ago, clean, clean_block, count, duration, first_line, moment, short_type, size, worker_id
 from perdure.cli.timeline_page import print_timeline
 from perdure.core.records import RunState, run_id
+
+RESULT_LINES: Final = 12
+"""Of a result, without `--full`."""
 
 
 def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
@@ -29,8 +31,8 @@ def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
         rows.add_row(
             run_id(run.id),
             state(run.state.value),
-            Middle(run.agent),
-            Middle(run.thread_id),
+            Middle(run.agent, most=20),
+            Middle(run.thread_id, most=32),
             ago(run.created_at, now_us=facts.now_us),
             took(fact, now_us=facts.now_us),
             note(fact),
@@ -44,26 +46,28 @@ def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
 def took(fact: Fact, *, now_us: int) -> str:
     """From the first claim to the end, or to now."""
     run = fact.run
-    return "" if run.started_at is None else duration((run.ended_at or now_us) - run.started_at)
+    if run.started_at is None or run.state is RunState.QUEUED:
+        return ""
+    return duration((run.ended_at or now_us) - run.started_at)
 
 
-def note(fact: Fact) -> Text:
+def note(fact: Fact) -> Tail:
     """What is worth knowing at a glance."""
     run = fact.run
     if fact.error is not None:
-        return Text(f"{short_type(fact.error.type)}: {first_line(fact.error.message)}", style="red")
+        return Tail(f"{short_type(fact.error.type)}: {first_line(fact.error.message)}", "red")
     if fact.why is not None:
-        return Text(f"waits for {fact.why.what}", style="yellow" if run.state is RunState.HELD else "")
+        return Tail(fact.why.short, "yellow" if run.state is RunState.HELD else "")
     words = [f"on {worker_id(run.worker)}"] if run.worker is not None else []
     words += [f"recovered {run.recoveries}×"] if run.recoveries else []
-    return Text(", ".join(words), style="dim")
+    return Tail(", ".join(words), "dim")
 
 
 def print_run(page: Page, fact: Fact, log: RunLog, *, now_us: int, full: bool, everything: bool) -> None:
     """One run: what it is, what happened to it, how it ended, and why it waits."""
     print_header(page, fact, log, now_us=now_us)
     print_timeline(page, log, full=full, everything=everything)
-    print_end(page, fact, full=full)
+    print_end(page, fact, log, full=full)
 
 
 def print_header(page: Page, fact: Fact, log: RunLog, *, now_us: int) -> None:
@@ -83,7 +87,8 @@ def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]
         yield "started", f"{moment(run.started_at)}, after {duration(run.started_at - run.created_at)} in the queue"
     if run.ended_at is not None:
         yield "ended", f"{moment(run.ended_at)}, {took(fact, now_us=now_us)} after the start"
-    yield "attempts", _attempts(fact)
+    if run.attempt:
+        yield "attempts", _attempts(fact)
     if run.deployment is not None:
         yield "deployment", clean(run.deployment)
     labels = [f"queue {clean(run.queue)}"] if run.queue != "default" else []
@@ -114,35 +119,39 @@ def _worker_rows(fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:
         yield "worker" if number == numbers[0] else "", Text(f"{worker_id(number)}  {where}").append_text(became)
 
 
-def print_end(page: Page, fact: Fact, *, full: bool) -> None:
-    """The result or the error of a run that ended; why it waits, of one that does not go on."""
+def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
+    """The result or the error of a run that ended; of another one, what it does or what it waits for."""
     run = fact.run
+    page.say()
     if fact.error is not None:
-        page.say()
         page.say(Text(f"{page.marks.bad} {run.state.value}: ", style="bold red"), f"{short_type(fact.error.type)}")
-        page.print(Text(clean_block(fact.error.traceback if full else fact.error.message)), soft_wrap=False)
-        if run.state is RunState.FAILED:
-            page.say(Text("to try again: ", style="dim"), f"perdure retry {run_id(run.id)}")
+        page.print(Text(clean_block(fact.error.traceback if full else fact.error.message), overflow="fold"))
+        page.say(Text("to try again: ", style="bold"), f"perdure retry {run_id(run.id)}")
     elif run.state is RunState.COMPLETED:
-        page.say()
-        page.say(
-            Text(f"{page.marks.ok} completed", style="bold green"),
-            Text(f"  result, {size(fact.result_size or 0)}:", style="dim"),
-        )
+        weight = Text(f"  result, {size(fact.result_size or 0)}:", style="dim")
+        page.say(Text(f"{page.marks.ok} completed", style="bold green"), weight)
         print_value(page, fact.result, full=full)
+    elif run.state is RunState.CANCELLED:
+        page.say(Text(f"{page.marks.bad} cancelled: ", style="bold"), clean(run.reason or "no reason given"))
     elif fact.why is not None:
-        page.say()
-        page.print(Text.assemble(("waits for ", "bold yellow"), fact.why.what))
+        page.print(Text.assemble(("waits for ", "bold yellow"), fact.why.what), overflow="fold")
         if fact.why.remedy:
-            page.print(Text.assemble(("what to do: ", "bold"), fact.why.remedy))
+            page.print(Text.assemble(("what to do: ", "bold"), fact.why.remedy), overflow="fold")
+    elif run.worker is not None:
+        silent = duration(log.now_us - log.last_at(run))
+        page.say(
+            Text(f"{page.marks.open} running ", "bold blue"), f"on {worker_id(run.worker)}; nothing new for {silent}"
+        )
 
 
 def print_value(page: Page, value: Any, *, full: bool) -> None:
     """A decoded value: whole, or its first lines."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    lines = text.splitlines()
-    if full or (len(lines) <= 12 and len(text) <= 1_500):
-        page.print(Text(clean_block(text)))
-        return
-    page.print(Text(clean_block("\n".join(lines[:12])[:1_500])))
-    page.say(Text(f"{page.marks.cut} the rest with --full", style="dim"))
+    lines = value_lines(value, page.width)
+    shown = lines if full or len(lines) <= RESULT_LINES + 1 else lines[:RESULT_LINES]
+    for line in shown:
+        if full:
+            page.print(Text(line, overflow="fold"))
+        else:
+            page.say(line)
+    if len(shown) < len(lines):
+        page.say(Text(f"{page.marks.open} {count(len(lines) - len(shown), 'line')} more with --full", style="dim"))

@@ -90,16 +90,26 @@ class Page(Console):
 class Middle:
     """Text that gives way in its middle where its column is narrow: both ends of an id tell."""
 
-    def __init__(self, text: str, style: str = "") -> None:
+    def __init__(self, text: str, style: str = "", *, most: int = 512) -> None:
         self.text = clean(text)
         self.style = style
+        self.most = most
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        width = cell_len(self.text)
+        width = min(cell_len(self.text), self.most)
         return Measurement(min(width, 8), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(shorten(self.text, options.max_width), style=self.style, no_wrap=True, end="")
+
+
+class Tail(Middle):
+    """Text that gives way at its end: a sentence."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = Text(self.text, style=self.style, no_wrap=True, end="")
+        text.truncate(options.max_width, overflow="ellipsis")
+        yield text
 
 
 def shorten(text: str, width: int) -> str:
@@ -117,12 +127,11 @@ def shorten(text: str, width: int) -> str:
 
 
 def table(*columns: str, right: Sequence[str] = (), give: Sequence[str] = ()) -> Table:
-    """A table without lines. `right` columns are aligned right; `give` columns are the ones that may be shortened."""
+    """A table without lines. `right` columns are aligned right; `give` columns may become narrower than their cells,
+    which are then `Middle` or `Tail`, or fold."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
-        made.add_column(
-            name, justify="right" if name in right else "left", no_wrap=name not in give, overflow="ellipsis"
-        )
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in give, overflow="fold")
     return made
 
 
@@ -139,6 +148,14 @@ def header(rows: Iterable[tuple[str, str | Text]]) -> Table:
     for label, value in rows:
         made.add_row(label, Text(value) if isinstance(value, str) else value)
     return made
+
+
+def value_lines(value: Any, width: int) -> list[str]:
+    """A decoded value as JSON: on one line if it fits, else indented."""
+    line = json.dumps(value, ensure_ascii=False)
+    if cell_len(line) <= width:
+        return [clean(line)]
+    return [clean(each) for each in json.dumps(value, ensure_ascii=False, indent=2).splitlines()]
 
 
 def print_json(document: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ from rich.text import Text
 
 from perdure.cli.facts import Facts
 from perdure.cli.run_pages import note, took
-from perdure.cli.terminal import Middle, Page, header, state, table
-from perdure.cli.text import ago, clean, clean_block, clock, count, moment, size
+from perdure.cli.terminal import Middle, Page, header, state, table, value_lines
+from perdure.cli.text import ago, clean, clock, count, moment
 from perdure.client.info import agent_state
 from perdure.core.records import Checkpoint, Kind, Run, Thread, run_id
 
@@ -112,7 +111,7 @@ def _print_boundaries(page: Page, boundaries: Sequence[Checkpoint]) -> None:
             "end" if end else str(row.super_step),
             run_id(row.run),
             clock(row.ended_at),
-            "unchanged" if row.state is None else size(len(row.state)),
+            "as before" if row.state is None else "saved",
             Text("failed", style="red") if row.failed else "",
         )
     page.print(rows)
@@ -121,4 +120,5 @@ def _print_boundaries(page: Page, boundaries: Sequence[Checkpoint]) -> None:
 def print_state(page: Page, value: Any) -> None:
     """The thread's state, whole."""
     page.say(Text("\nstate", style="bold"))
-    page.print(Text(clean_block(json.dumps(value, ensure_ascii=False, indent=2))), overflow="fold")
+    for line in value_lines(value, page.width):
+        page.print(Text(line, overflow="fold"))

@@ -4,7 +4,6 @@ take-over is a line of its own across them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +12,7 @@ from rich.cells import set_cell_size
 from rich.text import Text
 
 from perdure.cli.reading import RunLog
-from perdure.cli.terminal import Page, shorten
+from perdure.cli.terminal import Page, shorten, value_lines
 from perdure.cli.text import clean, clean_block, clock, count, duration, first_line, short_type, size, worker_id
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.core.limits import INLINE_BYTES_MAX
@@ -41,7 +40,10 @@ def print_timeline(page: Page, log: RunLog, *, full: bool, everything: bool) -> 
         hidden = Text(f"{INDENT}{page.marks.open} {count(cut, 'line')} left out; --all shows them", style="dim")
         lines = [*lines[:half], Text(), hidden, Text(), *lines[half + cut :]]
     for line in lines:
-        page.say(line)
+        if line.overflow == "fold":
+            page.print(line)
+        else:
+            page.say(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class TimelinePage:
 
     def lines(self) -> Iterator[Text]:
         """The whole timeline."""
-        if not self.log.line.super_steps:
+        if not any(step.lines for step in self.log.line.super_steps):
+            yield Text("\nno step is recorded yet" if self.log.line.ended is None else "\nno steps", style="dim")
             return
         yield Text()
         yield self._row(" ", "step", "try", "worker", "at", "took", "size", style="dim")
@@ -76,7 +79,7 @@ class TimelinePage:
         began = f"  {clock(step.boundary.ended_at)}" if step.boundary else ""
         yield Text.assemble((f"super-step {step.number}", "bold"), (f"{began}  {count(steps, 'step')}", "dim"))
         if self.full and step.boundary is not None:
-            yield from self._value("arguments", self.log.value(step.boundary.payload))
+            yield from self._value("arguments", self.log.arguments(step.boundary))
         for line in step.lines:
             match line:
                 case Handover():
@@ -126,12 +129,12 @@ class TimelinePage:
         yield Text(f"{INDENT}  {said}: {short_type(error.type)}: {first_line(error.message)}", style=style)
         if self.full:
             for text in clean_block(error.traceback).splitlines():
-                yield Text(f"{INDENT}    {text}", style="dim")
+                yield Text(f"{INDENT}    {text}", style="dim", overflow="fold")
 
     def _value(self, label: str, value: Any) -> Iterator[Text]:
-        yield Text(f"{INDENT}  {label}", style="dim")
-        for text in clean_block(json.dumps(value, ensure_ascii=False, indent=2)).splitlines():
-            yield Text(f"{INDENT}    {text}")
+        lines = value_lines(value, self.page.width - len(INDENT) - len(label) - 4)
+        yield Text.assemble(f"{INDENT}  ", (f"{label}  ", "dim"), lines[0], overflow="fold")
+        yield from (Text(f"{INDENT}  {line}", overflow="fold") for line in lines[1:])
 
     def _handover(self, line: Handover) -> Text:
         before, after = worker_id(line.from_worker), worker_id(line.to_worker)

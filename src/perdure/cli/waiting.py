@@ -2,7 +2,7 @@
 
 A run that is not terminal is always in one of these situations, and each has a sentence and, where a person can do
 something, a remedy. The workers' rows do not say which agents and queues a worker serves, so that case is inferred: a
-worker that is idle while a due run is ready for it evidently does not serve that run.
+worker that stays idle while a due run is ready for it evidently does not serve that run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from perdure.cli.text import ago, clean, count, duration, moment
-from perdure.core.records import HeldReason, Run, RunState, Worker, WorkerState, run_id
+from perdure.core.records import HeldReason, Run, RunState, Worker, run_id
+
+CLAIM_PATIENCE_US: Final = 3_000_000
+"""An idle worker that has not taken a due run after this time does not serve it: wake-ups and polls are faster."""
 
 _REMEDIES: Final[dict[str, str]] = {
     HeldReason.POISON: "it kept killing its workers: fix the cause (memory, a native crash), then `{release}`",
@@ -25,8 +28,9 @@ _REMEDIES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What a run waits for, in a sentence, and what a person can do about it."""
+    """What a run waits for, in a few words and in a sentence, and what a person can do about it."""
 
+    short: str
     what: str
     remedy: str | None = None
 
@@ -44,19 +48,17 @@ def why(run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int) -
         case RunState.RUNNING:
             return _running(run, workers=workers, now_us=now_us)
         case RunState.WAITING:
-            return Why("a wait inside the agent")
+            return Why("a wait inside", "a wait inside the agent")
         case RunState.QUEUED:
             return _queued(run, head=head, workers=workers, now_us=now_us)
     assert_never(run.state)
 
 
 def _held(run: Run) -> Why:
-    reason = run.reason or "unknown reason"
-    release = f"perdure release {run_id(run.id)}"
+    reason = run.reason or "no reason recorded"
     detail = f": {clean(run.detail)}" if run.detail else ""
-    return Why(
-        f"a person (held, {clean(reason)}{detail})", _REMEDIES.get(reason, "`{release}`").format(release=release)
-    )
+    remedy = _REMEDIES.get(reason, "`{release}`").format(release=f"perdure release {run_id(run.id)}")
+    return Why(f"held: {clean(reason)}", f"a person (held, {clean(reason)}{detail})", remedy)
 
 
 def _running(run: Run, *, workers: Sequence[Worker], now_us: int) -> Why | None:
@@ -65,38 +67,52 @@ def _running(run: Run, *, workers: Sequence[Worker], now_us: int) -> Why | None:
         return None
     since = f" (its lease ran out {ago(owner.lease_until, now_us=now_us)})" if owner else ""
     if any(worker.lease_until > now_us for worker in workers):
-        return Why(f"a live worker to take it over{since}", "nothing to do: it happens within a lease")
-    return Why(f"a worker to take it over{since}; none is alive", "start one: `perdure worker MODULE:APP`")
+        return Why("to be taken over", f"a live worker to take it over{since}", "nothing: it happens within a lease")
+    return Why(
+        "its worker is gone",
+        f"a worker to take it over{since}; none is alive",
+        "start one: `perdure worker MODULE:APP`",
+    )
 
 
 def _queued(run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int) -> Why:
     if not run.ready and head is not None and head.id != run.id:
         return _behind(head)
     if run.ready_at > now_us:
-        return Why(f"its time: not due for {duration(run.ready_at - now_us)} (until {moment(run.ready_at)})")
-    live = [worker for worker in workers if worker.lease_until > now_us and worker.state is WorkerState.ALIVE]
-    serve = f"agent {clean(run.agent)} on queue {clean(run.queue)}"
+        left = duration(run.ready_at - now_us)
+        return Why(f"due in {left}", f"its time: not due for {left} (until {moment(run.ready_at)})")
+    live = [worker for worker in workers if worker.lease_until > now_us]
     if not live:
-        return Why("a worker: none is alive", f"start one that serves {serve}: `perdure worker MODULE:APP`")
-    if run.deployment is not None:
-        live = [worker for worker in live if worker.deployment == run.deployment]
-        if not live:
-            pinned = clean(run.deployment)
-            return Why(
-                f"a worker of deployment {pinned}: none is alive",
-                f"start one: `perdure worker MODULE:APP --deployment {pinned}`",
-            )
-    if any(worker.idle for worker in live):
-        return Why(
-            f"a worker that serves {serve}: {count(len(live), 'worker')} alive, idle, and not taking it",
-            f"start one that serves it: `perdure worker MODULE:APP --queue {clean(run.queue)}`",
-        )
-    held = count(sum(worker.running for worker in live), "run")
-    return Why(f"a free slot: {count(len(live), 'worker')} alive with {held} in hand")
+        remedy = f"start one that serves {_served(run)}: `perdure worker MODULE:APP`"
+        return Why("no worker is alive", "a worker: none is alive", remedy)
+    return _claimable(run, live, now_us=now_us)
 
 
 def _behind(head: Run) -> Why:
     name = run_id(head.id)
     if head.state is RunState.HELD:
-        return Why(f"run {name}, which is held ({clean(head.reason or '')})", f"`perdure runs show {name}`")
-    return Why(f"run {name}, which is before it on its thread ({head.state.value})")
+        reason = clean(head.reason or "")
+        return Why(f"behind {name}, held", f"run {name}, which is held ({reason})", f"`perdure runs show {name}`")
+    return Why(f"behind {name}", f"run {name}, which is before it on its thread ({head.state.value})")
+
+
+def _claimable(run: Run, live: Sequence[Worker], *, now_us: int) -> Why:
+    """Due and ready, with workers alive: why does nobody take it?"""
+    able = [worker for worker in live if run.deployment in (None, worker.deployment)]
+    if not able:
+        pinned = clean(run.deployment or "")
+        remedy = f"start one: `perdure worker MODULE:APP --deployment {pinned}`"
+        return Why(f"no worker of {pinned}", f"a worker of deployment {pinned}: none is alive", remedy)
+    alive = f"{count(len(able), 'worker')} alive"
+    if not any(worker.idle for worker in able):
+        held = count(sum(worker.running for worker in able), "run")
+        return Why("waits for a slot", f"a free slot: {alive} with {held} in hand")
+    if now_us - run.ready_at < CLAIM_PATIENCE_US:
+        return Why("about to be claimed", f"its claim: {alive}, and it has only just become due")
+    remedy = f"start one that serves it: `perdure worker MODULE:APP --queue {clean(run.queue)}`"
+    serves = f"a worker that serves {_served(run)}: {alive}, idle, and not taking it"
+    return Why("no worker serves it", serves, remedy)
+
+
+def _served(run: Run) -> str:
+    return f"agent {clean(run.agent)} on queue {clean(run.queue)}"

@@ -64,7 +64,7 @@ class Codec:
         except _REFUSED as error:
             raise self._unencodable(value) from error
         if len(data) > PAYLOAD_BYTES_MAX:
-            raise too_large(len(data))
+            raise too_large(len(data), PAYLOAD_BYTES_MAX)
         back = self.decode(data)
         if self._closed:
             if type(back) is type(value) and self._encode(back) == data:
@@ -149,7 +149,7 @@ def decode(data: bytes) -> Any:
     return UNDECLARED.decode(data)
 
 
-def too_large(size: int, limit: int = PAYLOAD_BYTES_MAX) -> PayloadTooLarge:
+def too_large(size: int, limit: int) -> PayloadTooLarge:
     """The error for a record over the limit."""
     return PayloadTooLarge(
         f"The record has {size:,} bytes, the limit is {limit:,}. Keep it in an object store and record its address.",

@@ -172,6 +172,8 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
 def _difference(here: object, there: object, *, declared: bool) -> str | None:
     """What is wrong with `there` as the recorded form of `here`, their parts left aside; None if nothing is."""
     cls, back = type(here), type(there)
+    if cls is back and cls not in _BUILTIN and not declared:
+        return f"a {type_name(cls)} is not plain data"
     if cls is back or (cls, back) in _NO_LOSS:
         return _lost_key(here, there)
     if declared and cls in _BUILTIN and not (cls in (set, frozenset) and back is list):

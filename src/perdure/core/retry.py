@@ -38,13 +38,13 @@ class Retry:
     final: Errors = ()
 
     def __post_init__(self) -> None:
-        if not _is_number(self.attempts) or self.attempts != int(self.attempts) or self.attempts < 1:
+        if type(self.attempts) is not int or self.attempts < 1:
             raise UsageError(f"attempts is {self.attempts!r}; it counts the first try, so it is a number from 1 on.")
         if not _is_number(self.factor) or not 1 <= self.factor <= FACTOR_MAX:
             raise UsageError(f"factor is {self.factor!r}; it must be from 1 to {FACTOR_MAX}.")
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise UsageError(f"jitter is {self.jitter!r}; it is a share of the delay, from 0 to 1.")
-        if not (_are_errors(self.retry_on) or callable(self.retry_on)):
+        if not (_are_errors(self.retry_on) or _is_function(self.retry_on)):
             raise UsageError(f"retry_on is {self.retry_on!r}; give exception classes, or a function of the exception.")
         if not _are_errors(self.final):
             raise UsageError(f"final is {self.final!r}; give an exception class or a tuple of them.")
@@ -101,14 +101,19 @@ def _may_retry(policy: Retry, error: BaseException) -> bool:
     if not isinstance(error, Exception) or isinstance(error, (UsageError, policy.final)):
         return False
     chosen = policy.retry_on
-    if callable(chosen) and not isinstance(chosen, type):
+    if _is_function(chosen):
         return bool(chosen(error))
+    assert _are_errors(chosen), "Retry() has seen to it"
     return isinstance(error, chosen) or is_transient(error)
 
 
 def _are_errors(value: object) -> TypeGuard[Errors]:
     classes = value if isinstance(value, tuple) else (value,)
     return all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes)
+
+
+def _is_function(value: object) -> TypeGuard[Callable[[BaseException], bool]]:
+    return callable(value) and not isinstance(value, type)
 
 
 def _is_number(value: object) -> bool:

@@ -71,7 +71,7 @@ class Signature:
         named = {key: self._encoded(self._name_of(key), value, f".{key}") for key, value in kwargs.items()}
         data = _encode((positional, named))
         if len(data) > PAYLOAD_BYTES_MAX:
-            raise too_large(len(data))
+            raise too_large(len(data), PAYLOAD_BYTES_MAX)
         return data
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:

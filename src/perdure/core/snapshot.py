@@ -88,7 +88,7 @@ def freeze(data: Any, known: Container[bytes] = frozenset()) -> Frozen:
         message = f"The state cannot be recorded at {found.path}: {found.reason}."
         raise NotSerializable(message, path=found.path) from error
     if len(root) > PAYLOAD_BYTES_MAX:
-        raise too_large(len(root))
+        raise too_large(len(root), PAYLOAD_BYTES_MAX)
     blobs = freezer.blobs
     new = tuple(Blob(name, content) for name, content in blobs.items() if name not in known)
     return Frozen(root, new, frozenset(blobs))

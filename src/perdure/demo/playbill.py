@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+import textwrap
+from typing import Any, Final
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from perdure.demo.report import Recovery
 from perdure.demo.scene import Performance, Script
+from perdure.demo.screen import NAME_CHARS
+
+EXAMPLE_CHARS: Final = 500
 
 
 def print_report(out: Console, script: Script, performance: Performance) -> None:
@@ -18,13 +22,18 @@ def print_report(out: Console, script: Script, performance: Performance) -> None
     out.print(Text("What happened, computed from the store's rows and the step bodies' side log", style="bold"))
     out.print()
     for promise in report.promises:
-        sign = Text("✓ ", style="bold green") if promise.holds else Text("✗ ", style="bold red")
-        out.print(Padding(sign.append(promise.text, style="not bold default"), (0, 0, 0, 2)))
+        print_point(out, "✓" if promise.holds else "✗", "bold green" if promise.holds else "bold red", promise.text)
     for line in [*times(report.recovery), *retries(report.retried)]:
-        out.print(Padding(Text(f"· {line}", style="default"), (0, 0, 0, 2)))
+        print_point(out, "·", "", line)
     out.print()
     print_example(out, performance)
     print_where(out, script, performance)
+
+
+def print_point(out: Console, sign: str, style: str, text: str) -> None:
+    """A sign and its sentence, wrapped beside it."""
+    lines = textwrap.wrap(text, max(20, out.width - 4), break_long_words=False)
+    out.print(Text.assemble("  ", (sign, style), " ", "\n    ".join(lines)), soft_wrap=True)
 
 
 def times(recovery: Recovery) -> list[str]:
@@ -48,21 +57,23 @@ def print_example(out: Console, performance: Performance) -> None:
     if not survivors:
         return
     result = survivors[0].result
-    out.print(Text.assemble(("For example  ", "dim"), (result["question"], "bold")))
-    text = result["answer"] if len(result["answer"]) <= 500 else result["answer"][:499] + "…"
-    out.print(Padding(Text(text), (0, 0, 0, 4)))
-    sources = "; ".join(f"[{c.number}] {c.source}" for c in result["citations"])
-    out.print(Padding(Text(sources, style="dim"), (0, 0, 1, 4)))
+    out.print(Text.assemble(("For example, ", "dim"), (result["question"], "bold")), soft_wrap=True)
+    answer = result["answer"] if len(result["answer"]) <= EXAMPLE_CHARS else result["answer"][:EXAMPLE_CHARS] + "…"
+    sources = "; ".join(f"[{citation.number}] {citation.source}" for citation in result["citations"])
+    for text, style in ((answer, ""), (sources, "dim")):
+        lines = textwrap.wrap(text, max(20, out.width - 4), break_long_words=False)
+        out.print(Text("    " + "\n    ".join(lines), style=style), soft_wrap=True)
+    out.print()
 
 
 def print_where(out: Console, script: Script, performance: Performance) -> None:
     """Where everything is."""
     run = next((run for run in performance.results if run.recoveries), None)
-    out.print(Text.assemble(("answers    ", "dim"), str(script.folder / "answers")), soft_wrap=True)
-    out.print(Text.assemble(("logs       ", "dim"), str(script.folder)), soft_wrap=True)
+    rows = [("answers", str(script.folder / "answers")), ("logs", str(script.folder))]
     if run is not None:
-        look = f"perdure runs show {run.run_id} --store {script.store_shown}"
-        out.print(Text.assemble(("look at    ", "dim"), look), soft_wrap=True)
+        rows.append(("look at", f"perdure runs show {run.run_id} --store {shlex.quote(script.store_shown)}"))
+    for name, value in rows:
+        out.print(Text.assemble((name.ljust(NAME_CHARS), "dim"), value), soft_wrap=True)
     if not performance.report.holds:
         out.print(Text("\nA promise was broken; the folder has all the evidence.", style="bold red"))
 

@@ -30,6 +30,9 @@ SENTENCE_CHARS_MAX: Final = 420
 SAME: Final = 0.6
 """Two sentences that share this much of their words say the same."""
 
+WEAK: Final = 0.45
+"""A sentence with less than this share of the best one's score is not worth quoting."""
+
 STOPWORDS: Final = words(
     """a about an and any are as at be between by can do does for from how i if in into is it its may me must not of on
     or other should so such than that the their then there these they this to use used using was what when where which
@@ -42,7 +45,7 @@ STOPWORDS: Final = words(
 QUOTED = re.compile(r"[\"“'`]([A-Za-z_]\w*)[\"”'`]")
 WORD = re.compile(r"[A-Za-z_]\w*")
 SENTENCE = re.compile(r"[\"“A-Z].*[.!?][\"”)]?")
-SENTENCE_END = re.compile(r"(?<=[.!?])[\"”)]?\s+(?=[\"“(A-Z])")
+SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"”)]))\s+(?=[\"“(A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,12 @@ def sentences(passage: Passage) -> list[str]:
     return [s for s in found if SENTENCE_CHARS_MIN <= len(s) <= SENTENCE_CHARS_MAX and SENTENCE.fullmatch(s)]
 
 
-def merge(notes: Iterable[Note], limit: int = 8) -> list[Note]:
-    """The best notes of all readers, best first, without those that say the same."""
+def merge(notes: Iterable[Note], limit: int = 6) -> list[Note]:
+    """The best notes of all readers, best first, without those that say the same or far less than the best."""
     kept: list[Note] = []
     for note in sorted(notes, key=lambda note: (-note.score, note.passage)):
-        if not any(alike(note.quote, other.quote) for other in kept):
+        weak = kept and note.score < WEAK * kept[0].score
+        if not weak and not any(alike(note.quote, other.quote) for other in kept):
             kept.append(note)
     return kept[:limit]
 

@@ -124,7 +124,9 @@ class Report:
 def judge(evidence: Evidence) -> Report:
     """The report on a scene."""
     promises = [answered(evidence), written(evidence)]
-    if evidence.kill is not None:
+    if evidence.kill is None:
+        promises.append(Promise(False, "no worker was killed: everything was answered before the moment came"))
+    else:
         promises += [recovered(evidence, evidence.kill), repeats(evidence, evidence.kill)]
     promises += [agreement(evidence), fences(evidence)]
     return Report(tuple(promises), recovery(evidence), evidence.retried)
@@ -184,7 +186,7 @@ def repeats(evidence: Evidence, kill: Kill) -> Promise:
     count = len(evidence.repeated)
     text = f"step bodies executed more than once {count}; in flight at the kill {running + unrecorded}/{count}"
     if unrecorded:
-        text += f" ({running} running, {unrecorded} done but not yet on disk)"
+        text += f" ({running} running, {unrecorded} ended but unrecorded)"
     return Promise(running + unrecorded == count, text)
 
 

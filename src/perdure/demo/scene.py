@@ -31,14 +31,17 @@ from perdure.errors import PerdureError
 from perdure.store import open_url
 from perdure.store.protocol import Store
 
-CONCURRENCY: Final = 4
+CONCURRENCY_MAX: Final = 4
 """Runs in each worker's hands: few, so that the scene lasts long enough to be watched."""
+
+WAVES_MIN: Final = 4
+"""Fewer questions are spread over at least so many waves, so that there is a middle to kill in."""
 
 KILL_SHARE: Final = 0.4
 """The kill comes when this share of the runs is done."""
 
 LOOK_S: Final = 0.02
-COUNT_S: Final = 0.2
+COUNT_S: Final = 0.1
 """How often the side log is read, and the store."""
 
 STALLED_S: Final = 60.0
@@ -63,12 +66,20 @@ class Script:
     """Tag, queue and prefix of this scene's threads: a shared database may hold others."""
     questions: int = 200
     workers: int = 2
-    concurrency: int = CONCURRENCY
+    concurrency: int | None = None
+    """Runs in each worker's hands; None for what suits the number of questions."""
     docs: str | None = None
     endpoint: Endpoint | None = None
     brief: Brief = field(default_factory=Brief)
     in_stream: bool = False
     """Kill while a model's stream is open."""
+
+    @property
+    def in_hand(self) -> int:
+        """Runs in each worker's hands."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return max(1, min(CONCURRENCY_MAX, self.questions // (self.workers * WAVES_MIN)))
 
     @property
     def store_shown(self) -> str:
@@ -99,7 +110,7 @@ class Scene:
         return {
             **self.brief.environ(),
             "PERDURE_STORE": self.script.store,
-            "PERDURE_CONCURRENCY": str(self.script.concurrency),
+            "PERDURE_CONCURRENCY": str(self.script.in_hand),
         }
 
     async def play(self) -> Performance:
@@ -189,9 +200,9 @@ class Scene:
         """Give up where waiting helps no more."""
         for worker in self.staff.workers:
             if worker.broken:
+                self.screen.tell(f"{worker.name} ended by itself; the end of its log:\n{worker.last_words()}")
                 raise SceneFailed(
-                    f"{worker.name} ended by itself with code {worker.process.returncode}; its log, {worker.log}, ends "
-                    f"with:\n{worker.last_words()}"
+                    f"{worker.name} ended by itself with code {worker.process.returncode}; its log is {worker.log}"
                 )
         if time.monotonic() - self.answered_at > self.script.stalled_s:
             raise SceneFailed(
@@ -203,7 +214,7 @@ class Scene:
 
     def _victim(self, marks: list[Mark]) -> WorkerProcess | None:
         """The worker to kill now: the one with most to lose, once enough is answered and something is in flight."""
-        if self.kill is not None or self.answered < self.script.questions * KILL_SHARE:
+        if self.kill is not None or self.answered < int(self.script.questions * KILL_SHARE):
             return None
         if len(self.staff.alive) < self.script.workers:
             return None
@@ -221,7 +232,7 @@ class Scene:
         lost = in_flight(self.log.refresh(), victim.pid)
         streams = sum(what is What.STREAM for what in lost.values())
         speaking = f", {streams} of them in the middle of a model's stream" if streams else ""
-        self.screen.tell(f"kill -9 {victim.name}: {len(lost)} step bodies in flight{speaking}")
+        self.screen.tell(f"kill -9 {victim.name}: {len(lost)} step bodies in flight{speaking}", style="bold red")
         self._hire("started in its place")
 
     # -- the end ---------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH_MAX: Final = 100
+NAME_CHARS: Final = 12
 PLAIN_SHARE: Final = 0.2
 """Without a terminal, a line at each such share of the runs."""
 
@@ -41,25 +43,6 @@ class Progress:
     workers: tuple[WorkerView, ...]
 
 
-class Screen(Protocol):
-    """What a scene tells its viewer."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        """What is about to be played."""
-
-    def tell(self, text: str) -> None:
-        """Something happened."""
-
-    def show(self, progress: Progress) -> None:
-        """The state of things, often."""
-
-
 class PlainScreen:
     """Lines, each with the seconds since the curtain rose."""
 
@@ -78,12 +61,17 @@ class PlainScreen:
         return None
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        self.console.print(facts_table(rows))
+        """What is about to be played."""
+        for name, value in rows:
+            self.console.print(fact_lines(name, value, self.console.width), soft_wrap=True)
 
-    def tell(self, text: str) -> None:
-        self.console.print(event_line(time.monotonic() - self.began, text), soft_wrap=True)
+    def tell(self, text: str, *, style: str = "") -> None:
+        """Something happened."""
+        at = f"{time.monotonic() - self.began:6.1f} s  "
+        self.console.print(Text.assemble((at, "dim"), (text, style)), soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
+        """The state of things; called often."""
         share = progress.answered / progress.asked
         if share >= self.shown + PLAIN_SHARE or (share == 1 and self.shown < 1):
             self.shown = share if share == 1 else share // PLAIN_SHARE * PLAIN_SHARE
@@ -116,18 +104,11 @@ def screen_for(console: Console) -> PlainScreen:
     return LiveScreen(console) if console.is_terminal else PlainScreen(console)
 
 
-def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
-    """Names and values, unboxed."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    return table
-
-
-def event_line(at_s: float, text: str) -> Text:
-    return Text.assemble((f"{at_s:6.1f} s  ", "dim"), text)
+def fact_lines(name: str, value: str, width: int) -> Text:
+    """A name and its value, wrapped beside it; what has no spaces stays whole, to be copied."""
+    room = max(20, width - NAME_CHARS)
+    lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return Text.assemble((name.ljust(NAME_CHARS), "dim"), ("\n" + " " * NAME_CHARS).join(lines))
 
 
 def page(progress: Progress, at_s: float) -> RenderableType:

@@ -25,6 +25,7 @@ from perdure.core.records import TakenOver
 from perdure.errors import StoreError
 from perdure.runtime.service import insist, serve
 from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog
 from perdure.store.protocol import Store
@@ -117,7 +118,7 @@ class KeeperThread:
         """End it, and wait until it has let go of its connection. Renewal goes on until this call."""
         self._stopping = True
         if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            post(self._loop, self._task.cancel)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10.0)
 
     def _main(self) -> None:

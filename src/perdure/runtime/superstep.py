@@ -5,8 +5,8 @@ record; any other is executed (`stepping.py`) and recorded. A super-step has one
 comes first: the agent's return or exception, a lost lease, a drain, a divergence. From then on its verbs raise
 `Unwind`, its tasks are cancelled, and nothing it does is recorded.
 
-Draining hands a run back at the next checkpoint: bodies in flight finish and are recorded, no new one begins, and
-when the last one is done the super-step closes.
+Draining hands a run back at the next checkpoint: bodies in flight finish and are recorded, no new one begins. An
+agent that can end without another body ends; one that asks for another is closed once none is in flight.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class SuperStep:
         self.in_flight = 0
         self.ending: Ending | None = None
         self._seq = len(self.journal)
+        self._held_up = False
         self._given: set[str] = set()
         self._root: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -168,6 +169,7 @@ class SuperStep:
         self.check()
         while not host.trust.holds or host.committer.pending >= PENDING_ROWS_MAX or host.draining:
             if host.draining:
+                self._held_up = True
                 self.drain()
                 await asyncio.get_running_loop().create_future()  # until the bodies in flight are done: then cancelled
             await host.trust.regained()
@@ -196,9 +198,9 @@ class SuperStep:
         self.check()
 
     def body_ended(self) -> None:
-        """A body in flight is done and its record queued; a draining super-step closes after its last one."""
+        """A body in flight is done and its record queued; a draining super-step closes if another was asked for."""
         self.in_flight -= 1
-        if self.host.draining:
+        if self._held_up:
             self.drain()
 
     # -- inside ----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from perdure.runtime.keeper import Keeper, KeeperThread
 from perdure.runtime.service import insist
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
+from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog
 from perdure.store.protocol import Store
@@ -98,9 +99,9 @@ class Tenure:
         lease is renewed until the very end."""
         self.draining = True
         emit("worker.draining", worker=self.worker, runs=len(self.executions))
-        await self.claimer.stop()
         for execution in tuple(self.executions.values()):
             execution.drain()
+        await self.claimer.stop()
         try:
             await asyncio.wait_for(self._empty.wait(), self.settings.grace_s)
         except TimeoutError:
@@ -128,7 +129,7 @@ class Tenure:
         self.lost.set()
 
     def _lose_from(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_soon_threadsafe(self.lose, "another worker took over")
+        post(loop, self.lose, "another worker took over")
 
     async def end_lost(self) -> None:
         """Clean up after a loss: wait until user code has let go."""

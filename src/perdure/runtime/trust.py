@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from perdure.clock import Clock
+from perdure.runtime.threads import post
 
 
 class Trust:
@@ -28,7 +29,7 @@ class Trust:
     def extend(self, until: float) -> None:
         """Believe until then; from any thread."""
         self.until = until
-        self._loop.call_soon_threadsafe(self._pulse)
+        post(self._loop, self._pulse)
 
     async def regained(self) -> None:
         """Wait until the lease is believed again."""

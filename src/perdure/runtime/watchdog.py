@@ -13,6 +13,7 @@ import threading
 import traceback
 
 from perdure.clock import Clock
+from perdure.runtime.threads import post
 from perdure.telemetry import emit
 
 BLOCKED_S = 1.0
@@ -41,7 +42,7 @@ class Watchdog:
         now = self._clock.monotonic()
         if self._asked_at is None:
             self._asked_at = now
-            self._loop.call_soon_threadsafe(self._answer)
+            post(self._loop, self._answer)
             return
         silent_s = now - self._asked_at
         if silent_s >= BLOCKED_S and not self._reported:

@@ -70,8 +70,10 @@ class Worker:
 
     def stop(self) -> None:
         """Drain; when draining already, hand everything back at once."""
-        if self._stopping.is_set() and self._tenure is not None:
-            self._tenure.hand_back()
+        if self._tenure is not None:
+            if self._stopping.is_set():
+                self._tenure.hand_back()
+            self._tenure.draining = True  # from this moment on, not from when the loop comes round
         self._stopping.set()
 
     async def stopped(self) -> None:

@@ -6,8 +6,8 @@ A driver is imported when its address is first used, so that a program on SQLite
 from __future__ import annotations
 
 import difflib
-import inspect
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from perdure.errors import UsageError
@@ -21,6 +21,9 @@ FORMS: Final = (
     ("memory", "memory:// (of its own) or memory://name (shared in this process)"),
 )
 """The addresses there are, with an example of each."""
+
+SQLITE_OPTIONS: Final = {"synchronous": ("full", "normal", "extra", "off")}
+"""What may follow a `?`, with its values: SQLite's own words."""
 
 _ALIASES: Final = {"postgres": "postgresql", "sqlite3": "sqlite", "pg": "postgresql", "psql": "postgresql"}
 _named: Final[dict[str, Store]] = {}
@@ -62,17 +65,19 @@ def _sqlite(rest: str, url: str) -> Store:
         )
     from perdure.store.sqlite import SQLiteStore
 
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    _check_options(SQLiteStore, options, url)
+    options: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        _check_option(name, value, url=url)
     return SQLiteStore(unquote(path[1:]), **options)
 
 
-def _check_options(kind: type, options: dict[str, str], url: str) -> None:
-    known = [name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY]
-    for name in options:
-        if name not in known:
-            guess = _nearest(name, known)
-            raise UsageError(f"{url!r}: there is no option {name!r}{guess}. Options: {', '.join(known)}.", url=url)
+def _check_option(name: str, value: str, *, url: str) -> None:
+    if name not in SQLITE_OPTIONS:
+        known = ", ".join(SQLITE_OPTIONS)
+        raise UsageError(f"{url!r}: there is no option {name!r}{_nearest(name, SQLITE_OPTIONS)}; there is: {known}.")
+    if value not in SQLITE_OPTIONS[name]:
+        known = ", ".join(SQLITE_OPTIONS[name])
+        raise UsageError(f"{url!r}: {name} cannot be {value!r}{_nearest(value, SQLITE_OPTIONS[name])}; it is {known}.")
 
 
 def _postgres(url: str) -> Store:
@@ -99,6 +104,6 @@ def _unknown(url: str) -> UsageError:
     return UsageError(f"{shown!r} is no address of a store.{guess} An address is one of:{forms}", url=shown)
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -34,7 +34,7 @@ from perdure.core.records import (
 )
 from perdure.errors import StoreUnavailable
 from perdure.store.memory import commits, reading, starts
-from perdure.store.memory.tables import Listener, Session, Tables
+from perdure.store.memory.tables import Listener, Presence, Tables
 from perdure.store.protocol import Hint
 
 SCHEMA_VERSION = 1
@@ -53,7 +53,7 @@ class MemoryStore:
         self._name = ""
         self._data = Tables(now_us)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session = Session()
+        self._presence = Presence()
         self._listeners: list[Listener] = []
 
     @classmethod
@@ -72,7 +72,7 @@ class MemoryStore:
     async def open(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._session = Session()
+            self._presence = Presence()
 
     async def close(self) -> None:
         self.crash()
@@ -80,7 +80,7 @@ class MemoryStore:
     def crash(self) -> None:
         """Drop this open store as the death of its process would: listeners fall silent, attended workers too."""
         with self._data.lock:
-            self._session.alive = False
+            self._presence.alive = False
             self._data.listeners = [each for each in self._data.listeners if each not in self._listeners]
         self._listeners.clear()
         self._loop = None
@@ -160,13 +160,13 @@ class MemoryStore:
         with tables.writing():
             if not self._mark(tables, worker, session=True):
                 return False
-            tables.sessions[worker] = self._session
+            tables.presences[worker] = self._presence
             return True
 
     async def silent_workers(self) -> list[int]:
         tables = await self._tables()
         with tables.lock:
-            return sorted(worker for worker, session in tables.sessions.items() if not session.alive)
+            return sorted(worker for worker, presence in tables.presences.items() if not presence.alive)
 
     async def set_idle(self, worker: int, idle: bool) -> None:
         tables = await self._tables()

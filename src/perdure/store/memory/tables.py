@@ -32,7 +32,7 @@ class Listener:
         self.on_hint = on_hint
 
 
-class Session:
+class Presence:
     """An open store's sign of life. It ends when that store is closed or crashes, and never comes back."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Tables:
         self.lock = threading.RLock()
         self.next_id = 1
         self.workers: dict[int, Worker] = {}
-        self.sessions: dict[int, Session] = {}
+        self.presences: dict[int, Presence] = {}
         self.threads: dict[int, Thread] = {}
         self.thread_by_name: dict[str, int] = {}
         self.runs: dict[int, Run] = {}
@@ -99,7 +99,7 @@ class Tables:
 
     def end_worker(self, worker: int, state: WorkerState, now: int) -> None:
         self.workers[worker] = msgspec.structs.replace(self.workers[worker], state=state, idle=False, ended_at=now)
-        self.sessions.pop(worker, None)
+        self.presences.pop(worker, None)
 
     # -- runs ------------------------------------------------------------------------------------------------
 

@@ -31,19 +31,28 @@ SETTINGS: Final = {
     "application_name": "perdure",
     # The functions read one snapshot a statement; under any other level they would read one a transaction.
     "default_transaction_isolation": "read committed",
-    # Plans of plain reads follow the size that the tables have now, not the one they had when they were empty.
-    "plan_cache_mode": "force_custom_plan",
     "jit": "off",
 }
+
+READING: Final = {"plan_cache_mode": "force_custom_plan"}
+"""Plans of plain reads follow the size that the tables have now, not the one they had when they were empty."""
+
+WRITING: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+"""A line that repeats a few statements plans them once, and along the indexes."""
 
 Row = Any
 Result = TypeVar("Result")
 
 
-async def connect(address: Address) -> asyncpg.Connection[Any]:
+async def connect(address: Address, plans: dict[str, str] = READING) -> asyncpg.Connection[Any]:
     """Open a connection and see that the server is one that perdure can use."""
     pooled: dict[str, Any] = {"statement_cache_size": 0}
-    direct: dict[str, Any] = {"server_settings": SETTINGS, "max_cached_statement_lifetime": 0}
+    direct: dict[str, Any] = {"server_settings": SETTINGS | plans, "max_cached_statement_lifetime": 0}
     try:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             address.dsn,
@@ -72,8 +81,9 @@ async def hang_up(connection: asyncpg.Connection[Any]) -> None:
 class Line:
     """One connection for one purpose."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, plans: dict[str, str] = READING) -> None:
         self._address = address
+        self._plans = plans
         self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection[Any] | None = None
 
@@ -106,7 +116,7 @@ class Line:
     async def _use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]]) -> Result:
         connection = self.connection
         if connection is None:
-            connection = self._connection = await connect(self._address)
+            connection = self._connection = await connect(self._address, self._plans)
         try:
             return await work(connection)
         except failures.DRIVER as error:

@@ -18,7 +18,7 @@ from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
 from perdure.store.postgres.committing import Committer, Starter
-from perdure.store.postgres.lines import Line, Pool
+from perdure.store.postgres.lines import WRITING, Line, Pool
 from perdure.store.postgres.listener import Listener
 from perdure.store.postgres.reading import Reader
 from perdure.store.protocol import Hint
@@ -34,7 +34,7 @@ class PostgresStore:
         self._address = parse(url)
         self._statements = schema.statements(self._address.prefix)
         self._claims = Line(self._address)
-        self._commits = Line(self._address)
+        self._commits = Line(self._address, WRITING)
         self._clients = Pool(self._address, CLIENT_CONNECTIONS_MAX)
         self._attendance = Attendance(self._address, self._statements)
         self._listener = Listener(self._address)
@@ -136,7 +136,7 @@ class PostgresStore:
             "claim",
             worker=request.worker,
             agents=list(request.agents),
-            queues=list(request.queues),
+            queues=list(dict.fromkeys(request.queues)),
             deployment=request.deployment,
             limit=request.limit,
             suspects=request.suspects,

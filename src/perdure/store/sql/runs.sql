@@ -10,10 +10,14 @@ where r.id = any(:runs)
 order by r.id
 
 -- name: outcomes
--- The payloads of the `ENDED` checkpoints of those of these runs that are terminal (its kind is 2).
+-- The payloads of the `ENDED` checkpoints (kind 2) of those of these runs that are terminal: the last of each log.
 select c.run, c.failed, c.payload
 from perdure.runs r
-join perdure.checkpoints c on c.run = r.id and c.key = '' and c.kind = 2
+join perdure.checkpoints c
+  on c.run = r.id
+ and c.super_step = (select max(m.super_step) from perdure.checkpoints m where m.run = r.id)
+ and c.key = ''
 where r.id = any(:runs)
   and r.state in ('completed', 'failed', 'cancelled')
+  and c.kind = 2
 order by c.run

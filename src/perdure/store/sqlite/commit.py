@@ -31,10 +31,6 @@ _Address = tuple[int, int, str]
 """Run, super-step and key: what a checkpoint is unique by."""
 
 
-class RecordedBefore(Exception):
-    """Some of a batch's checkpoints are there already: from the same batch, or under another fence."""
-
-
 def commit(tx: Transaction, worker: int, changes: Sequence[Change]) -> CommitOutcome:
     """Write what this worker may write of the batch."""
     alive, unheld = tx.row("guard", worker=worker, pairs=encode(list({(each.run, each.fence) for each in changes})))
@@ -44,10 +40,7 @@ def commit(tx: Transaction, worker: int, changes: Sequence[Change]) -> CommitOut
     if pairs := {(run, fence) for run, fence in decode(unheld)}:
         lost = frozenset(run for run, fence in pairs if _is_lost(tx, run, fence, changes))
         changes = [each for each in changes if (each.run, each.fence) not in pairs and each.run not in lost]
-    refused: dict[int, str] = {}
-    if changes:
-        _write_isolated(tx, worker, changes, refused)
-    return CommitOutcome(lost=lost, refused=refused)
+    return CommitOutcome(lost=lost, refused=_write(tx, worker, changes))
 
 
 def _is_lost(tx: Transaction, run: int, fence: int, changes: Sequence[Change]) -> bool:
@@ -65,14 +58,27 @@ def _is_done(tx: Transaction, change: Change) -> bool:
     return bool(tx.value("own_checkpoint", run=run, super_step=super_step, key=key, fence=change.fence))
 
 
-def _write_isolated(tx: Transaction, worker: int, changes: Sequence[Change], refused: dict[int, str]) -> None:
-    """Write the changes; where a value is refused, halve them by run until it is alone with its run's others."""
+def _write(tx: Transaction, worker: int, changes: Sequence[Change]) -> dict[int, str]:
+    """Write the changes whole; where that fails, undo it and write them in parts. What was refused, by run."""
+    refused: dict[int, str] = {}
+    try:
+        if Batch(worker, changes).write(tx):
+            return refused
+    except SUSPECT_ERRORS as error:
+        if not is_refusal(error):
+            raise
+    tx.undo()
+    _write_parts(tx, worker, changes, refused)
+    return refused
+
+
+def _write_parts(tx: Transaction, worker: int, changes: Sequence[Change], refused: dict[int, str]) -> None:
+    """Write what is not there yet; where a value is refused, halve by run until it is alone with its run's others."""
     try:
         with tx.savepoint("part"):
-            Batch(worker, changes).write(tx)
+            written = Batch(worker, _news(tx, changes, refused)).write(tx)
+            assert written, "what is there was left out"
         return
-    except RecordedBefore:
-        news = _news(tx, changes, refused)
     except SUSPECT_ERRORS as error:
         if not is_refusal(error):
             raise
@@ -80,10 +86,9 @@ def _write_isolated(tx: Transaction, worker: int, changes: Sequence[Change], ref
         if len(runs) == 1:
             refused[runs[0]] = str(error)
             return
-        lower = set(runs[: len(runs) // 2])
-        _write_isolated(tx, worker, [each for each in changes if each.run in lower], refused)
-        news = [each for each in changes if each.run not in lower]
-    _write_isolated(tx, worker, news, refused)
+    lower = set(runs[: len(runs) // 2])
+    _write_parts(tx, worker, [each for each in changes if each.run in lower], refused)
+    _write_parts(tx, worker, [each for each in changes if each.run not in lower], refused)
 
 
 def _news(tx: Transaction, changes: Sequence[Change], refused: dict[int, str]) -> list[Change]:
@@ -172,12 +177,11 @@ class Batch:
     def _move_snapshot(self, change: BeginSuperStep | EndRun) -> None:
         self.snapshots[change.thread] = (change.thread, change.run, change.super_step)
 
-    def write(self, tx: Transaction) -> None:
-        """Every kind in the order in which a run meets it."""
-        if self.checkpoints:
-            written = tx.write("append_checkpoints", self.checkpoints)
-            if written < len(self.checkpoints):
-                raise RecordedBefore
+    def write(self, tx: Transaction) -> bool:
+        """Every kind in the order in which a run meets it. False, and then only half of it, where some of the
+        checkpoints are there already: from the same batch, or under another fence."""
+        if self.checkpoints and tx.write("append_checkpoints", self.checkpoints) < len(self.checkpoints):
+            return False
         if self.attempts:
             tx.write("record_attempts", self.attempts)
         if self.blobs:
@@ -195,6 +199,7 @@ class Batch:
         ended = [*self.ends, *(hold.run for hold in self.holds)]
         if ended and tx.value("anybody_watches", runs=encode(ended)):
             tx.hints.add(Hint.ENDED)
+        return True
 
     def _requeue(self, tx: Transaction) -> None:
         for change in self.requeues:

@@ -21,12 +21,10 @@ from perdure.errors import StoreError
 MOUNTS: Path = Path("/proc/mounts")
 """The kernel's table of mounts; where there is none, the type stays unknown."""
 
-NETWORK_TYPES: Final = frozenset(
-    (
-        "9p afs beegfs ceph cifs coda davfs fuse.davfs2 fuse.gcsfuse fuse.glusterfs fuse.rclone fuse.s3fs "
-        "fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs smb smb2 smb3 smbfs"
-    ).split()
-)
+_SHARES: Final = frozenset({"9p", "afs", "cifs", "coda", "davfs", "ncpfs", "nfs", "nfs4", "smb", "smb2", "smb3", "smbfs"})
+_CLUSTERS: Final = frozenset({"beegfs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre", "ocfs2", "orangefs"})
+_MOUNTED_BY_PROGRAMS: Final = frozenset({"davfs2", "gcsfuse", "glusterfs", "rclone", "s3fs", "sshfs"})
+NETWORK_TYPES: Final = _SHARES | _CLUSTERS | {f"fuse.{name}" for name in _MOUNTED_BY_PROGRAMS}
 
 FREE_BYTES_MIN: Final = 512 * MIB
 """Below this, `doctor` warns: a busy worker writes as much in minutes."""

@@ -27,9 +27,10 @@ T = TypeVar("T")
 DIALECT: Final = sql.Dialect("sqlite", prefix="", positional=False)
 STATEMENTS: Final = sql.load(DIALECT)
 
-ROWS_A_STATEMENT: Final = 512
-"""Rows of one `values`: past this, longer statements gain nothing, and 26 columns stay under SQLite's limit of
-32,766 parameters. Sets are cut into powers of two, so that ten texts of each statement serve all sizes."""
+ROWS_A_STATEMENT: Final = 2_048
+"""Rows of one `values`: a whole batch (`COMMIT_ROWS_MAX`), and with 14 columns still under SQLite's limit of 32,766
+parameters. A set is filled up with nulls to a power of two, so that twelve texts of each statement serve all sizes and
+stay prepared; preparing one costs twice as much as executing it."""
 
 _ROW: Final = re.compile(r"\(\?(?:, \?)*\)")
 
@@ -65,13 +66,16 @@ class Session:
         return shape.read(self.connection.execute(_packed(name, shape), values).fetchone()[0])
 
     def spread(self, name: str, rows: Sequence[tuple[Any, ...]]) -> Iterator[sqlite3.Cursor]:
-        """Execute a statement that has one `(?, …)` for all these rows; a cursor for each part of them."""
-        start = 0
-        while start < len(rows):
-            size = min(ROWS_A_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)
-            part = list(chain.from_iterable(rows[start : start + size]))
-            yield self.connection.execute(_spread(name, size), part)
-            start += size
+        """Execute a statement that has one `(?, …)` for all these rows; a cursor for each part of them.
+
+        The statement ignores rows of nulls.
+        """
+        for start in range(0, len(rows), ROWS_A_STATEMENT):
+            part = rows[start : start + ROWS_A_STATEMENT]
+            size = 1 << (len(part) - 1).bit_length()
+            values = list(chain.from_iterable(part))
+            values += [None] * ((size - len(part)) * len(part[0]))
+            yield self.connection.execute(_spread(name, size), values)
 
 
 class Transaction(Session):
@@ -88,6 +92,10 @@ class Transaction(Session):
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Write a set of rows; how many were really written."""
         return sum(cursor.rowcount for cursor in self.spread(name, rows))
+
+    def undo(self) -> None:
+        """Go back to the beginning of this operation."""
+        self.connection.execute("rollback to operation")
 
     @contextlib.contextmanager
     def savepoint(self, name: str) -> Iterator[None]:

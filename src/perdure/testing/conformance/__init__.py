@@ -33,6 +33,7 @@ from perdure.testing.conformance.committing import Committing
 from perdure.testing.conformance.harness import Bench, Harness, scenario
 from perdure.testing.conformance.operating import Operating
 from perdure.testing.conformance.ownership import Ownership
+from perdure.testing.conformance.racing import Racing
 from perdure.testing.conformance.reading import Hinting, Living, Reading
 from perdure.testing.conformance.recovery import Recovery
 from perdure.testing.conformance.starting import Starting
@@ -47,6 +48,7 @@ class StoreConformance(
     Ownership,
     Recovery,
     Operating,
+    Racing,
     Reading,
     Hinting,
     Living,

@@ -143,6 +143,17 @@ class Claiming(Harness):
         assert [names[run] for run in taken] == ["high", "old", "new", "low"]
 
     @scenario
+    async def test_what_was_ready_first_is_claimed_before_what_was_started_first(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        late = await bench.start("a", delay_us=20_000_000)
+        early = await bench.start("b", delay_us=10_000_000)
+        await bench.advance_s(30)
+
+        taken = [(await bench.claim_one(worker, limit=1)).run for _ in range(2)]
+
+        assert taken == [early, late]
+
+    @scenario
     async def test_runs_ready_at_one_moment_are_claimed_by_id(self, bench: Bench) -> None:
         worker = await bench.worker()
         asked = [await bench.ask(f"t{n}") for n in range(10)]
@@ -158,6 +169,7 @@ class Claiming(Harness):
         worker = await bench.worker()
         await bench.start_many(5)
 
+        assert await bench.claim(worker, limit=0) == []
         assert len(await bench.claim(worker, limit=3)) == 3
         assert len(await bench.claim(worker, limit=3)) == 2
         assert await bench.claim(worker, limit=3) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from perdure.core.changes import Change, CommitOutcome
-from perdure.core.limits import KEY_CHARS_MAX
+from perdure.core.limits import COMMIT_ROWS_MAX, KEY_CHARS_MAX
 from perdure.core.records import Checkpoint, Claimed, HeldReason, Kind, Outcome, RunState
 from perdure.testing.conformance.harness import (
     Bench,
@@ -89,15 +89,16 @@ class Committing(Harness):
         assert set(await bench.steps(small.run)) == {"a"}
 
     @scenario
-    async def test_a_batch_of_a_thousand_records_is_written(self, bench: Bench) -> None:
+    async def test_a_batch_of_the_largest_size_is_written(self, bench: Bench) -> None:
         worker = await bench.worker()
         await bench.start_many(50)
         runs = await bench.claim(worker)
+        each = COMMIT_ROWS_MAX // 50
 
-        await bench.commit(worker, *(step(run, f"k{n}", b"x" * 200, seq=n + 1) for run in runs for n in range(20)))
+        await bench.commit(worker, *(step(run, f"k{n}", b"x" * 200, seq=n + 1) for run in runs for n in range(each)))
 
         for run in runs[::10]:
-            assert len(await bench.steps(run.run)) == 20
+            assert len(await bench.steps(run.run)) == each
 
     @scenario
     async def test_a_try_is_recorded_and_replaced_by_a_later_one_of_its_number(self, bench: Bench) -> None:

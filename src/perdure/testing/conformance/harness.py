@@ -32,6 +32,7 @@ from perdure.core.changes import (
 from perdure.core.records import Blob, Checkpoint, Claimed, HeldReason, IfBusy, Run, RunState, Thread, Worker
 from perdure.store.protocol import Hint, Store
 
+ID_BLOCK = 200
 LEASE_S = 30.0
 """Long enough that no scenario outlives its lease by being slow."""
 PATIENCE_S = 10.0
@@ -77,6 +78,7 @@ class Bench:
         self.harness = harness
         self.store = store
         self._opened = [store]
+        self._ids = iter(range(0))
 
     # -- stores ----------------------------------------------------------------------------------------------
 
@@ -102,13 +104,20 @@ class Bench:
 
     # -- starting --------------------------------------------------------------------------------------------
 
+    async def new_id(self) -> int:
+        """A fresh id, from a block, as workers take them."""
+        for fresh in self._ids:
+            return fresh
+        first = await self.store.reserve_ids(ID_BLOCK)
+        self._ids = iter(range(first + 1, first + ID_BLOCK))
+        return first
+
     async def ask(self, thread_id: str = "thread", **fields: Any) -> StartRun:
         """A `StartRun` with fresh ids; every field may be given. The digest follows agent and payload."""
-        first = await self.store.reserve_ids(2)
         agent, payload = fields.get("agent", "agent"), fields.get("payload", b"arguments")
         default: dict[str, Any] = {
-            "id": first,
-            "thread": first + 1,
+            "id": await self.new_id(),
+            "thread": await self.new_id(),
             "agent": agent,
             "queue": "default",
             "priority": 0,
@@ -141,7 +150,7 @@ class Bench:
 
     async def worker(self, store: Store | None = None, *, deployment: str = "v1") -> int:
         """Register a worker; its id."""
-        worker = await self.store.reserve_ids(1)
+        worker = await self.new_id()
         lease_us = int(LEASE_S * 1_000_000)
         await (store or self.store).register(NewWorker(worker, f"worker-{worker}", "host", 4242, deployment, lease_us))
         return worker

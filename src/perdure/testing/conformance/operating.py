@@ -82,6 +82,31 @@ class Operating(Harness):
         assert [outcome.payload for outcome in await bench.store.outcomes([claimed.run])] == [b"result"]
 
     @scenario
+    async def test_a_retried_run_starts_with_no_strikes(self, bench: Bench) -> None:
+        dead, claimed = await bench.begin()
+        await bench.die(dead)
+        worker = await bench.worker()
+        await bench.commit(worker, fail(await bench.claim_one(worker)))
+        assert (await bench.run(claimed.run)).strikes == 1
+
+        await bench.store.retry(claimed.run, [])
+
+        assert (await bench.run(claimed.run)).strikes == 0
+
+    @scenario
+    async def test_a_retried_run_goes_on_from_the_state_at_its_own_boundary(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        await bench.commit(worker, again(first, 2, state=b"of the first"), fail(first, super_step=3))
+        second = await bench.claim_one(worker)
+        assert second.state == b"of the first"
+        await bench.commit(worker, end(second, state=b"of the second"))
+
+        await bench.store.retry(first.run, [])
+
+        assert (await bench.claim_one(worker)).state == b"of the first"
+
+    @scenario
     async def test_a_cancelled_run_can_be_sent_on(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
         await bench.commit(worker, end(claimed, outcome=RunState.CANCELLED))

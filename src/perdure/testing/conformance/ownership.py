@@ -28,7 +28,7 @@ class Ownership(Harness):
 
     @scenario
     async def test_a_registered_worker_is_alive_under_its_lease(self, bench: Bench) -> None:
-        worker = await bench.store.reserve_ids(1)
+        worker = await bench.new_id()
         before = await bench.store.now_us()
 
         await bench.store.register(NewWorker(worker, "🦉", "host-a", 42, "v7", LEASE_US))
@@ -42,12 +42,24 @@ class Ownership(Harness):
 
     @scenario
     async def test_registering_may_be_repeated(self, bench: Bench) -> None:
-        worker = NewWorker(await bench.store.reserve_ids(1), "w", "h", 1, "v1", LEASE_US)
+        worker = NewWorker(await bench.new_id(), "w", "h", 1, "v1", LEASE_US)
         await bench.store.register(worker)
+        await bench.store.set_idle(worker.id, True)
 
         await bench.store.register(worker)
 
-        assert [row.id for row in await bench.store.workers()] == [worker.id]
+        assert [(row.id, row.idle) for row in await bench.store.workers()] == [(worker.id, True)]
+
+    @scenario
+    async def test_registering_again_revives_nobody(self, bench: Bench) -> None:
+        worker = NewWorker(await bench.new_id(), "w", "h", 1, "v1", LEASE_US)
+        await bench.store.register(worker)
+        await bench.die(worker.id)
+
+        await bench.store.register(worker)
+
+        assert not await bench.store.renew(worker.id, LEASE_US)
+        assert await bench.store.workers() == []
 
     @scenario
     async def test_workers_are_listed_oldest_first_and_the_ended_ones_on_request(self, bench: Bench) -> None:
@@ -94,7 +106,7 @@ class Ownership(Harness):
     async def test_an_unknown_worker_cannot_renew_or_claim_or_write(self, bench: Bench) -> None:
         _, claimed = await bench.begin()
         await bench.start("elsewhere")
-        unknown = await bench.store.reserve_ids(1)
+        unknown = await bench.new_id()
 
         assert not await bench.store.renew(unknown, LEASE_US)
         assert await bench.claim(unknown) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.core.changes import RunFilter
-from perdure.core.limits import RECOVERIES_MAX
+from perdure.core.limits import CLAIM_ROWS_MAX, RECOVERIES_MAX
 from perdure.core.records import Kind, Outcome, RunState
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance.harness import (
@@ -47,6 +47,19 @@ class Reading(Harness):
         found = await bench.store.get_runs([runs[3], runs[0], runs[3], runs[4]])
 
         assert [run.id for run in found] == [runs[0], runs[3], runs[4]]
+
+    @scenario
+    async def test_a_large_group_is_started_claimed_watched_and_read_at_once(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        runs = await bench.start_many(CLAIM_ROWS_MAX)
+
+        claimed = await bench.claim(worker, limit=CLAIM_ROWS_MAX)
+        await bench.store.watch(runs)
+        await bench.commit(worker, *(end(each) for each in claimed))
+
+        assert len(claimed) == CLAIM_ROWS_MAX
+        assert [run.id for run in await bench.store.get_runs(runs)] == runs
+        assert {outcome.run for outcome in await bench.store.outcomes(runs)} == set(runs)
 
     @scenario
     async def test_runs_are_listed_newest_first_in_pages(self, bench: Bench) -> None:

@@ -1,7 +1,7 @@
 -- Take claimable runs for a worker, highest priority first, then oldest, then by id. The worker's row is held against a
--- take-over as in a commit. Each priority is a range of the index that ends at now, so that runs which are not due cost
--- nothing, however many. The log is read in a later snapshot than the one that found the runs: it holds all that
--- their previous owners committed.
+-- take-over as in a commit. Each priority in each lane (a queue's runs of an agent) is a range of the index that ends at
+-- now, so that runs which are not due, and other lanes, cost nothing, however many there are. The log is read in a later
+-- snapshot than the one that found the runs: it holds all that their previous owners committed.
 create or replace function perdure.claim(
   p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint
 ) returns table (
@@ -20,6 +20,7 @@ declare
   v_priority integer;
   v_below bigint := 2147483648;
   v_ids bigint[] := '{}';
+  v_best bigint[];
   v_more bigint[];
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
@@ -29,33 +30,87 @@ begin
   v_now := perdure.now_us();
 
   loop
-    select r.priority
+    select max(top.priority)
     into v_priority
-    from perdure.runs r
-    where r.state = 'queued'
-      and r.ready
-      and r.priority < v_below
-    order by r.priority desc
-    limit 1;
-    exit when not found or cardinality(v_ids) >= p_limit;
+    from unnest(p_queues) as q (queue)
+    cross join unnest(p_agents) as a (agent)
+    cross join lateral (
+      select r.priority
+      from perdure.runs r
+      where r.state = 'queued'
+        and r.ready
+        and r.queue = q.queue
+        and r.agent = a.agent
+        and r.priority < v_below
+      order by r.priority desc
+      limit 1
+    ) as top;
+    exit when v_priority is null or cardinality(v_ids) >= p_limit;
     v_below := v_priority;
+
+    -- The best of all lanes, then a lock on those alone.
+    select array_agg(best.id)
+    into v_best
+    from (
+      select due.id
+      from unnest(p_queues) as q (queue)
+      cross join unnest(p_agents) as a (agent)
+      cross join lateral (
+        select r.id, r.ready_at
+        from perdure.runs r
+        where r.state = 'queued'
+          and r.ready
+          and r.queue = q.queue
+          and r.agent = a.agent
+          and r.priority = v_priority
+          and r.ready_at <= v_now
+          and r.strikes < 3
+          and coalesce(r.deployment, p_deployment) = p_deployment
+        order by r.ready_at, r.id
+        limit p_limit - cardinality(v_ids)
+      ) as due
+      order by due.ready_at, due.id
+      limit p_limit - cardinality(v_ids)
+    ) as best;
+    continue when v_best is null;
     select array_agg(picked.id)
     into v_more
     from (
       select r.id
       from perdure.runs r
-      where r.state = 'queued'
+      where r.id = any (v_best)
+        and r.state = 'queued'
         and r.ready
-        and r.priority = v_priority
-        and r.ready_at <= v_now
-        and r.strikes < 3
-        and r.agent = any (p_agents)
-        and r.queue = any (p_queues)
-        and coalesce(r.deployment, p_deployment) = p_deployment
-      order by r.ready_at, r.id
-      limit p_limit - cardinality(v_ids)
       for no key update skip locked
     ) as picked;
+
+    -- Another worker was at the same ones: pass over what it has locked, lane by lane.
+    if cardinality(v_more) is distinct from cardinality(v_best) then
+      select array_agg(picked.id)
+      into v_more
+      from (
+        select due.id
+        from unnest(p_queues) as q (queue)
+        cross join unnest(p_agents) as a (agent)
+        cross join lateral (
+          select r.id, r.ready_at
+          from perdure.runs r
+          where r.state = 'queued'
+            and r.ready
+            and r.queue = q.queue
+            and r.agent = a.agent
+            and r.priority = v_priority
+            and r.ready_at <= v_now
+            and r.strikes < 3
+            and coalesce(r.deployment, p_deployment) = p_deployment
+          order by r.ready_at, r.id
+          limit p_limit - cardinality(v_ids)
+          for no key update skip locked
+        ) as due
+        order by due.ready_at, due.id
+        limit p_limit - cardinality(v_ids)
+      ) as picked;
+    end if;
     v_ids := v_ids || v_more;
   end loop;
 

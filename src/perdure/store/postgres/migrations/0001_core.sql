@@ -71,10 +71,11 @@ create unique index runs_thread on perdure.runs (thread, ordinal);
 create index runs_open on perdure.runs (thread, ordinal)
   where state in ('queued', 'running', 'waiting', 'held');
 
-create index runs_claimable on perdure.runs (priority desc, ready_at, id)
+-- Queue and agent come first: a backlog in one lane costs nothing to a claim from another.
+create index runs_claimable on perdure.runs (queue, agent, priority desc, ready_at, id)
   where state = 'queued' and ready;
 
--- Few rows or none: what limits the suspects of a claim does not search the queue for them. (3: SUSPECT_STRIKES.)
+-- Few rows or none: a claim that looks for suspects does not search the queue for them. (3: SUSPECT_STRIKES.)
 create index runs_suspect on perdure.runs (priority desc, ready_at, id)
   where state = 'queued' and ready and strikes >= 3;
 

@@ -32,7 +32,9 @@ select exists (
 insert into perdure.checkpoints (
   run, super_step, key, kind, seq, fence, worker, attempt, digest, failed, payload, state, started_at, ended_at
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+select *
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+where column1 is not null
 on conflict (run, super_step, key) do nothing
 
 -- name: recorded
@@ -47,7 +49,9 @@ join perdure.checkpoints c on c.run = m.run and c.super_step = m.super_step and 
 -- name: record_attempts
 -- File these tries; a later one with the same number replaces the earlier.
 insert into perdure.attempts (run, super_step, key, attempt, fence, error, started_at, ended_at)
-values (?, ?, ?, ?, ?, ?, ?, ?)
+select *
+from (values (?, ?, ?, ?, ?, ?, ?, ?))
+where column1 is not null
 on conflict (run, super_step, key, attempt) do update set
   fence = excluded.fence,
   error = excluded.error,
@@ -57,7 +61,9 @@ on conflict (run, super_step, key, attempt) do update set
 -- name: put_blobs
 -- Store these blobs of a thread, except those that are there already.
 insert into perdure.blobs (thread, digest, data)
-values (?, ?, ?)
+select *
+from (values (?, ?, ?))
+where column1 is not null
 on conflict (thread, digest) do nothing
 
 -- name: begin_super_steps

@@ -21,7 +21,9 @@ where thread_id in (values (?))
 -- name: put_threads
 -- Insert these threads, or move the queues of those that exist.
 insert into perdure.threads (id, thread_id, agent, head, depth, last_ordinal, created_at)
-values (?, ?, ?, ?, ?, ?, ?)
+select *
+from (values (?, ?, ?, ?, ?, ?, ?))
+where column1 is not null
 on conflict (id) do update set
   head = excluded.head,
   depth = excluded.depth,
@@ -32,9 +34,13 @@ on conflict (id) do update set
 insert into perdure.runs (
   id, thread, ordinal, agent, queue, state, ready, ready_at, priority, key, tenant, tags, created_at
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+select *
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+where column1 is not null
 
 -- name: insert_starts
 -- Remember which run each of these keys started.
 insert into perdure.starts (key, run, digest)
-values (?, ?, ?)
+select *
+from (values (?, ?, ?))
+where column1 is not null

@@ -1,0 +1,82 @@
+"""`perdure demo`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perdure.demo.command import demo
+
+
+def play(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Play the demo in a process of its own, without a model."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PERDURE_"))}
+    command = [sys.executable, "-m", "perdure", "demo", "--keep", str(folder), *options]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.timeout(120)
+def test_twelve_questions_survive_a_kill(tmp_path: Path) -> None:
+    played = play(tmp_path, "--questions", "12")
+
+    assert played.returncode == 0, played.stdout + played.stderr
+    (folder,) = tmp_path.iterdir()
+    report = json.loads((folder / "report.json").read_text())
+    assert report["holds"]
+    assert report["taken_over"] >= 1
+    assert "threads answered 12/12" in played.stdout
+    assert len(list((folder / "answers").glob("*.md"))) == 12
+    assert "the built-in extractive ranker, no model" in played.stdout
+
+
+@pytest.mark.timeout(120)
+def test_any_folder_of_documents_will_do(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for topic in ("Leases", "Fences", "Threads"):
+        text = f"# {topic}\n\n{topic} are explained on this page, and nowhere else.\n\n## Limits of {topic}\n\nNone.\n"
+        (docs / f"{topic.lower()}.md").write_text(text)
+
+    played = play(tmp_path / "out", "--questions", "8", "--docs", str(docs))
+
+    assert played.returncode == 0, played.stdout + played.stderr
+    page = next((tmp_path / "out").glob("*/answers/001-*.md")).read_text()
+    assert "explained on this page" in page
+    assert "fences.md#1" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--questions", "0"], "--questions"),
+        (["--workers", "1"], "--workers"),
+    ],
+)
+def test_options_out_of_bounds_are_usage_errors(options: list[str], said: str) -> None:
+    refused = CliRunner().invoke(demo, options)
+
+    assert refused.exit_code == 2
+    assert said in refused.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--docs", "nowhere"], "not a folder"),
+        (["--store", "memory://"], "several"),
+        (["--store", "mysql://x"], "store"),
+        (["--keep", "/dev/null/x"], "--keep"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_in_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    refused = play(tmp_path, "--questions", "8", *options)
+
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr

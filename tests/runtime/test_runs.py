@@ -1,0 +1,464 @@
+"""Runs, threads, super-steps and workers, seen through the public API."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import pytest
+
+import perdure
+from perdure import Again, App, LeaseLost, RunFailed, RunHeld, StartMismatch, ThreadBusy, UnknownAgent, UsageError, step
+from perdure.client.handles import Handle
+from tests.runtime.world import fresh_app, result_of, until, working
+
+
+@dataclass
+class Notes:
+    lines: list[str] = field(default_factory=list)
+    total: int = 0
+
+
+class Count(TypedDict, total=False):
+    n: int
+
+
+@dataclass
+class Other:
+    lines: list[str]
+
+
+def test_again_calls_the_agent_with_new_arguments_and_the_recorded_state() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int, *, state: Notes) -> list[str] | Again:
+        assert isinstance(state, Notes)
+        state.lines.append(f"{perdure.current().super_step}:{n}")
+        return Again(n - 1) if n else state.lines
+
+    assert result_of(app, agent, 2) == ["1:2", "2:1", "3:0"]
+
+
+def test_state_belongs_to_the_thread_and_outlives_its_runs() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(*, state: Count) -> int:
+        state["n"] = state.get("n", 0) + 1
+        return state["n"]
+
+    @app.agent
+    async def failing(*, state: Notes) -> None:
+        state.lines.append("lost")
+        raise ValueError
+
+    async def main() -> None:
+        async with working(app):
+            for expected in (1, 2, 3):
+                assert await (await app.start(agent, thread_id="a")).result(timeout=20) == expected
+            assert await app.thread("a").state() == {"n": 3}
+            entries = await app.thread("a").checkpoints()
+            assert [await app.thread("a").state(at=entry) for entry in entries if entry.has_state] == [
+                {"n": 3}, {"n": 2}, {"n": 1},
+            ]  # fmt: skip
+            with pytest.raises(RunFailed):
+                await (await app.start(failing, thread_id="b")).result(timeout=20)
+            assert await app.thread("b").state() is None
+
+    asyncio.run(main())
+
+
+def test_a_state_that_does_not_load_holds_the_run() -> None:
+    app = fresh_app()
+
+    @app.agent(name="agent")
+    async def before(*, state: Count) -> None:
+        state["n"] = 1
+
+    changed = App("changed", store=app.store_url)
+
+    @changed.agent(name="agent")
+    async def after(*, state: Other) -> None: ...
+
+    async def main() -> str | None:
+        async with working(app):
+            await (await app.start(before, thread_id="a")).result(timeout=20)
+        async with working(changed):
+            handle = await changed.start(after, thread_id="a")
+            with pytest.raises(RunHeld, match="does not load"):
+                await handle.result(timeout=20)
+            return (await handle.status()).held_reason
+
+    assert asyncio.run(main()) == "schema"
+
+
+def test_a_thread_runs_one_run_at_a_time_in_order() -> None:
+    app = fresh_app()
+    running: list[int] = []
+    order: list[int] = []
+
+    @app.agent
+    async def agent(n: int) -> None:
+        running.append(n)
+        assert len(running) == 1
+        await asyncio.sleep(0)
+        running.remove(n)
+        order.append(n)
+
+    async def main() -> None:
+        async with working(app):
+            handles = [await app.start(agent, n, thread_id="t") for n in range(20)]
+            await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
+
+    asyncio.run(main())
+    assert order == list(range(20))
+
+
+def test_if_busy_enqueues_rejects_or_joins() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        async with app:
+            first = await app.start(agent, 1, thread_id="t")
+            queued = await app.start(agent, 2, thread_id="t")
+            joined = await app.start(agent, 3, thread_id="t", if_busy="join")
+            with pytest.raises(ThreadBusy) as caught:
+                await app.start(agent, 4, thread_id="t", if_busy="reject")
+            assert joined.run_id == first.run_id == caught.value.run_id
+            assert (await queued.status()).waiting_for == f"run {first.run_id} of its thread"
+            async with app.worker():
+                assert await queued.result(timeout=20) == 2
+
+    asyncio.run(main())
+
+
+def test_the_same_key_is_the_same_run_and_other_input_a_conflict() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        async with working(app):
+            handles = await asyncio.gather(*(app.start(agent, 1, key="k") for _ in range(10)))
+            assert len({handle.run_id for handle in handles}) == 1
+            with pytest.raises(StartMismatch, match="other arguments") as caught:
+                await app.start(agent, 2, key="k")
+            assert caught.value.run_id == handles[0].run_id
+            assert await handles[3].result(timeout=20) == 1
+            assert (await app.start(agent, 1, key="k")).run_id == handles[0].run_id
+
+    asyncio.run(main())
+
+
+def test_c14_the_engine_holds_what_it_runs() -> None:
+    app = fresh_app()
+
+    @step
+    async def wait() -> int:
+        for _ in range(5):
+            await asyncio.sleep(0)
+            gc.collect(0)
+        return 1
+
+    @app.agent
+    async def agent() -> int:
+        task = asyncio.create_task(wait())
+        return await task
+
+    async def main() -> int:
+        async with working(app):
+            ids = [(await app.start(agent)).run_id for _ in range(50)]
+            gc.collect()
+            return sum(await asyncio.gather(*(app.handle(run_id).result(timeout=20) for run_id in ids)))
+
+    assert asyncio.run(main()) == 50
+
+
+def test_app_run_goes_on_with_the_threads_unfinished_run() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int) -> int:
+        return n
+
+    async def leave_one() -> None:
+        async with app:
+            await app.start(agent, 1, thread_id="t")
+
+    asyncio.run(leave_one())
+
+    assert app.run(agent, 2, thread_id="t") == 1
+    assert app.run(agent, 2, thread_id="t") == 2
+
+
+def test_a_worker_that_lost_its_lease_tells_user_code_and_goes_on_as_another() -> None:
+    app = fresh_app()
+    told: list[str] = []
+    started = asyncio.Event()
+    first: list[int] = []
+
+    @step
+    async def slow() -> str:
+        started.set()
+        if len(first) == 1 and not told:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError as error:
+                told.append(str(error))
+                raise
+        return "done"
+
+    @app.agent
+    async def agent() -> str:
+        try:
+            return await slow()
+        finally:
+            if told and len(told) == 1:
+                try:
+                    await slow()
+                except LeaseLost as error:
+                    told.append(str(error))
+
+    async def main() -> Any:
+        async with working(app, lease_s=0.5) as worker:
+            first.append(worker.id)
+            handle = await app.start(agent)
+            await started.wait()
+            client = await app._client()
+            await client.store.take_over([worker.id], recoveries_max=5)
+            result = await handle.result(timeout=20)
+            info = await handle.status()
+            return result, info.recoveries, worker.id
+
+    result, recoveries, second = asyncio.run(main())
+    assert result == "done"
+    assert recoveries == 1
+    assert second != first[0]
+    assert len(told) == 2
+    assert all("lease lost" in line for line in told)
+
+
+def test_c06_a_blocked_loop_keeps_its_lease_and_the_log_names_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    app = fresh_app()
+    bodies: list[int] = []
+
+    @step
+    async def block() -> None:
+        bodies.append(1)
+        time.sleep(2.0)  # house: the blocked loop is the subject
+
+    @app.agent
+    async def agent() -> str:
+        await block()
+        return "done"
+
+    async def main() -> Any:
+        async with working(app, lease_s=0.6):
+            handle = await app.start(agent)
+            await handle.result(timeout=20)
+            return await handle.status()
+
+    with caplog.at_level(logging.WARNING, logger="perdure"):
+        info = asyncio.run(main())
+    assert info.recoveries == 0
+    assert bodies == [1]
+    line = next(record.getMessage() for record in caplog.records if "loop.blocked" in record.getMessage())
+    assert "test_runs.py" in line
+    assert "time.sleep(2.0)" in line
+
+
+def test_a_draining_worker_hands_back_at_the_next_checkpoint_and_counts_nothing() -> None:
+    app = fresh_app()
+    begun = asyncio.Event()
+    go_on = asyncio.Event()
+
+    @step
+    async def first() -> str:
+        begun.set()
+        await go_on.wait()
+        return "first"
+
+    @step
+    async def second() -> str:
+        return "second"
+
+    @app.agent
+    async def agent() -> str:
+        return await first() + await second()
+
+    async def main() -> Any:
+        async with app:
+            handle = await app.start(agent)
+            async with app.worker() as worker:
+                await begun.wait()
+                worker.stop()
+                go_on.set()
+                await worker.stopped()
+            middle = await handle.status()
+            keys = [entry.key for entry in await handle.history()]
+            async with app.worker():
+                return middle, keys, await handle.result(timeout=20), await handle.status()
+
+    middle, keys, result, last = asyncio.run(main())
+    assert middle.state == "queued"
+    assert keys == ["", "first"]
+    assert result == "firstsecond"
+    assert last.recoveries == 0
+
+
+def test_c08_runs_that_wait_go_back_at_once_and_bodies_get_the_grace_period() -> None:
+    app = fresh_app()
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    @step
+    async def body() -> int:
+        begun.append(1)
+        await gate.wait()
+        return 1
+
+    @app.agent
+    async def busy() -> int:
+        return await body()
+
+    @app.agent
+    async def waiting() -> int:
+        await asyncio.get_running_loop().create_future()
+        return 0
+
+    async def main() -> Any:
+        async with app:
+            for _ in range(4):
+                await app.start(busy)
+            for _ in range(96):
+                await app.start(waiting)
+            async with app.worker(grace_s=20) as worker:
+
+                async def all_claimed() -> bool:
+                    return worker.running == 100 and len(begun) == 4
+
+                await until(all_claimed, "100 runs claimed, 4 in their bodies")
+                worker.stop()
+
+                async def given_back() -> bool:
+                    return len(await app.runs(state="queued", limit=1000)) == 96
+
+                await until(given_back, "96 runs given back")
+                assert worker.running == 4
+                gate.set()
+                await worker.stopped()
+            return await app.runs(limit=1000)
+
+    runs = asyncio.run(main())
+    assert sorted(run.state for run in runs) == ["completed"] * 4 + ["queued"] * 96
+    assert {run.recoveries for run in runs} == {0}
+
+
+def test_runs_are_listed_by_state_agent_thread_tenant_and_tags() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    async def main() -> None:
+        async with app:
+            one = await app.start(agent, tenant="acme", tags=["b", "a"], thread_id="t")
+            two = await app.start(agent, priority=5, delay="1h")
+            assert [run.run_id for run in await app.runs()] == [two.run_id, one.run_id]
+            assert [run.run_id for run in await app.runs(limit=1, after=two.run_id)] == [one.run_id]
+            assert [run.run_id for run in await app.runs(tenant="acme", tags=["a"])] == [one.run_id]
+            assert await app.runs(state="completed") == []
+            assert (await one.status()).tags == ("a", "b")
+            assert "its time" in ((await two.status()).waiting_for or "")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "remedy"),
+    [
+        (lambda app, agent: app.start("nobody"), UnknownAgent, "registered are: agent"),
+        (lambda app, agent: app.start(agent), UsageError, "n"),
+        (lambda app, agent: app.start(agent, 1, 2), UsageError, "agent"),
+        (lambda app, agent: app.start(agent, object()), UsageError, "recorded|declared"),
+        (lambda app, agent: app.start(agent, 1, thread_id="x" * 10_000), UsageError, "at most 512"),
+        (lambda app, agent: app.start(agent, 1, thread_id=""), UsageError, "non-empty"),
+        (lambda app, agent: app.start(agent, 1, thread_id="a\0b"), UsageError, "NUL"),
+        (lambda app, agent: app.start(agent, 1, key="\ud800"), UsageError, "surrogate"),
+        (lambda app, agent: app.start(agent, 1, if_busy="wait"), UsageError, "enqueue, reject, join"),
+        (lambda app, agent: app.start(agent, 1, delay=-1), UsageError, "duration"),
+        (lambda app, agent: app.start(agent, 1, priority=10**9), UsageError, "priority"),
+        (lambda app, agent: app.start(agent, 1, tags="nightly"), UsageError, "list"),
+        (lambda app, agent: app.runs(limit=0), UsageError, "limit"),
+        (lambda app, agent: app.runs(state="done"), UsageError, "queued"),
+        (lambda app, agent: app.runs(after="7"), UsageError, "run id"),
+        (lambda app, agent: app.run_info("r99999"), perdure.NotFound, "runs list"),
+        (lambda app, agent: app.run_info("seven"), UsageError, "r42"),
+        (lambda app, agent: app.retry("r99999"), perdure.NotFound, "runs list"),
+        (lambda app, agent: app.release("x"), UsageError, "r42"),
+        (lambda app, agent: app.thread("unknown").state(), perdure.NotFound, "threads list"),
+        (lambda app, agent: Handle(app, 1, "t").result(timeout=-1), UsageError, "duration"),
+    ],
+)
+def test_bad_input_is_a_typed_error_with_its_remedy(call: Any, error: type[Exception], remedy: str) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        async with app:
+            with pytest.raises(error, match=remedy):
+                await call(app, agent)
+            assert await app.runs() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"lease_s": 0.1}, "at least"),
+        ({"queues": "default"}, "list"),
+        ({"queues": []}, "at least one"),
+        ({"grace_s": -1}, "negative"),
+        ({"name": "x" * 1000}, "at most"),
+    ],
+)
+def test_bad_worker_settings_are_refused(settings: dict[str, Any], remedy: str) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    with pytest.raises(UsageError, match=remedy):
+        app.worker(**settings)
+
+
+def test_an_app_registers_each_name_once_and_only_async_functions() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    with pytest.raises(UsageError, match="already"):
+        app.agent(name="agent")(agent.fn)
+    with pytest.raises(UsageError, match="async def"):
+        app.agent(lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UsageError, match="keyword-only"):
+
+        @app.agent
+        async def positional(state: dict[str, int]) -> None: ...

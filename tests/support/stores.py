@@ -1,0 +1,16 @@
+"""A fresh store for a test: a SQLite file, or a schema of the Postgres server that this test process has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import postgres
+
+REAL = ("sqlite", "postgres")
+
+
+def fresh_url(kind: str, folder: Path) -> str:
+    """A URL of a store that nobody has used."""
+    if kind == "postgres":
+        return postgres.shared().fresh_url()
+    return f"sqlite:///{folder / 'runs.db'}"
