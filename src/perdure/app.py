@@ -207,10 +207,7 @@ class App:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
         client = await self._client()
         run = _number(run_id)
-        failed_keys: tuple[str, ...] = ()
-        for outcome in await client.store.outcomes([run]):
-            if outcome.failed:
-                failed_keys = decode_error(await self._payload(client, outcome)).failed_keys
+        failed_keys = await self._failed_keys(client, run)
         return await self._sent_on(
             client, run_id, await client.store.retry(run, failed_keys), "failed or cancelled", "retry"
         )
@@ -276,25 +273,30 @@ class App:
         await client.open()
         return client
 
-    async def _info(self, run: Run) -> RunInfo:
-        """A run's view with its outcome, and what it waits for."""
+    async def _info(self, run: Run, outcome: Outcome | None = None) -> RunInfo:
+        """A run's view with its outcome, or with what it waits for."""
         client = await self._client()
-        head: int | None = None
-        outcome: Outcome | None = None
-        if run.state in TERMINAL:
-            for found in await client.store.outcomes([run.id]):
-                outcome = Outcome(found.run, found.failed, await self._payload(client, found, run.thread))
-        elif run.state is RunState.QUEUED and not run.ready:
-            thread = await client.store.get_thread(run.thread_id)
-            head = None if thread is None else thread.head
         agent = self.agents.get(run.agent)
         decode = _plain if agent is None else agent.codec.decode
-        return run_info(run, outcome, decode, head=head, now_us=await client.store.now_us())
+        if run.state in TERMINAL:
+            outcome = outcome or next(iter(await client.store.outcomes([run.id])), None)
+            if outcome is not None:
+                payload = await load_payload(client.store, run.thread, outcome.payload)
+                outcome = Outcome(run.id, outcome.failed, payload)
+            return run_info(run, outcome, decode)
+        head: int | None = None
+        if run.state is RunState.QUEUED and not run.ready:
+            thread = await client.store.get_thread(run.thread_id)
+            head = None if thread is None else thread.head
+        return run_info(run, None, decode, head=head, now_us=await client.store.now_us())
 
-    async def _payload(self, client: Client, outcome: Outcome, thread: int | None = None) -> bytes:
-        if thread is None:
-            thread = (await client.store.get_runs([outcome.run]))[0].thread
-        return await load_payload(client.store, thread, outcome.payload)
+    async def _failed_keys(self, client: Client, run: int) -> tuple[str, ...]:
+        """The steps whose failure ended the run."""
+        for outcome in await client.store.outcomes([run]):
+            if outcome.failed:
+                thread = (await client.store.get_runs([run]))[0].thread
+                return decode_error(await load_payload(client.store, thread, outcome.payload)).failed_keys
+        return ()
 
     async def _sent_on(self, client: Client, run_id: str, run: Run | None, wanted: str, verb: str) -> RunInfo:
         if run is None:

@@ -19,6 +19,7 @@ from tests.support.witness import all_runs, nothing_was_repeated_after_its_recor
 pytestmark = [pytest.mark.postgres, pytest.mark.xdist_group("postgres-restart")]
 
 RUNS = 150
+LEASE_S = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +38,12 @@ def test_a_database_that_is_restarted_twice_under_load_loses_nothing(server: pos
     async def main() -> None:
         async with app_on(fleet.store_url) as app:
             store = (await app._client()).store
-            for worker in [fleet.hire(concurrency=60) for _ in range(2)]:
+            for worker in [fleet.hire(concurrency=30) for _ in range(2)]:
                 worker.started()
             handles = await asyncio.gather(*(app.start("survey", number, 200) for number in range(RUNS)))
             late = []
             for restart in (1, 2):
-                await becomes(lambda restart=restart: _ended(fleet, restart * 500), "there is load")
+                await becomes(lambda restart=restart: _is_loaded(fleet, restart), "both workers commit")
                 await asyncio.to_thread(server.stop, "immediate")
                 late.append(asyncio.create_task(app.start("survey", 1000 + restart)))
                 await asyncio.to_thread(server.start)
@@ -55,6 +56,7 @@ def test_a_database_that_is_restarted_twice_under_load_loses_nothing(server: pos
             await nothing_was_repeated_after_its_record(store, fleet.log, killed={each.pid for each in fleet.workers})
 
     asyncio.run(main())
+    assert sum(line["fields"]["service"] == "committer" for line in fleet.log.events("service.failed")) >= 3, "both restarts were in the middle"
     assert len(fleet.alive) == 2, "no worker gave up"
 
 
@@ -67,10 +69,10 @@ def test_c01_a_take_over_that_the_database_dies_in_is_done_again(
     async def main() -> None:
         async with app_on(fleet.store_url) as app:
             store = (await app._client()).store
-            old = fleet.hire().started()
+            old = fleet.hire(lease_s=LEASE_S).started()
             handles = await asyncio.gather(*(app.start("gated", str(gate)) for _ in range(count)))
             await becomes(lambda: _begun(fleet, count), "the worker holds all runs")
-            fleet.hire().started()
+            fleet.hire(lease_s=LEASE_S).started()
 
             async with _row_locked(server, fleet.store_url, handles[0].run_id) as blocked:
                 old.kill()
@@ -121,8 +123,10 @@ async def _begun(fleet: Fleet, count: int) -> bool:
     return fleet.log.count("begin") >= count
 
 
-async def _ended(fleet: Fleet, count: int) -> bool:
-    return fleet.log.count("end") >= count
+async def _is_loaded(fleet: Fleet, restart: int) -> bool:
+    """Both workers execute, and have got over the restart before."""
+    recovered = [line for line in fleet.log.events("service.recovered") if line["fields"]["service"] == "committer"]
+    return fleet.log.count("end") >= restart * 200 and len({line["pid"] for line in recovered}) >= 2 * (restart - 1)
 
 
 async def _in_state(store: Store, state: RunState, count: int) -> list[Run]:

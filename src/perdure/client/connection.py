@@ -7,22 +7,43 @@ sets: one query looks for all that anybody waits for, when a hint comes or the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from perdure.core.changes import StartOutcome, StartRun
 from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, ID_BLOCK
-from perdure.core.records import Run, RunState
+from perdure.core.records import Outcome, Run, RunState
 from perdure.core.states import TERMINAL
 from perdure.errors import StoreUnavailable
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.service import Backoff, serve
 from perdure.store.protocol import Hint, Store
 
+T = TypeVar("T")
+
 POLL_S = 1.0
 """Fallback look for results when no hint comes."""
 
 START_PATIENCE_S = 10.0
 """How long `start` outwaits a store that restarts before it raises `StoreUnavailable`."""
+
+
+async def patiently(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """What `start` does again while the store restarts: ids may be left unused, and starts are recognised by theirs."""
+    backoff = Backoff(what)
+    give_up_at = asyncio.get_running_loop().time() + START_PATIENCE_S
+    while True:
+        try:
+            outcome = await attempt()
+        except StoreUnavailable as error:
+            pause_s = backoff.failed(error)
+            if asyncio.get_running_loop().time() + pause_s > give_up_at:
+                raise
+            await asyncio.sleep(pause_s)
+        else:
+            backoff.succeeded()
+            return outcome
 
 
 class Ids:
@@ -40,12 +61,20 @@ class Ids:
         async with self._lock:
             if self._next + count > self._end:
                 block = max(count, self._block)
-                self._next = await self._store.reserve_ids(block)
+                self._next = await patiently("ids", lambda: self._store.reserve_ids(block))
                 self._end = self._next + block
                 self._block = min(self._block * 2, ID_BLOCK)
             first = self._next
             self._next += count
             return first
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A run that is terminal or held, and what it ended with."""
+
+    run: Run
+    outcome: Outcome | None
 
 
 class Client:
@@ -57,7 +86,7 @@ class Client:
         self._starts: GroupCommit[StartRun, list[StartOutcome | Exception]] = GroupCommit(
             self._start_batch, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
         )
-        self._waiters: dict[int, list[asyncio.Future[Run]]] = {}
+        self._waiters: dict[int, list[asyncio.Future[Settled]]] = {}
         self._look = asyncio.Event()
         self._watched: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +122,7 @@ class Client:
     async def _start_batch(self, starts: list[StartRun]) -> list[StartOutcome | Exception]:
         """One transaction for all; if the store refuses one of them, each for itself, so that it fails alone."""
         try:
-            return list(await self._patiently(starts))
+            return list(await patiently("starts", lambda: self.store.start(starts)))
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -101,27 +130,11 @@ class Client:
                 return [error]
             return [outcome for start in starts for outcome in await self._start_batch([start])]
 
-    async def _patiently(self, starts: list[StartRun]) -> list[StartOutcome]:
-        """Starts are recognised by their run ids, so they may be sent again while the store restarts."""
-        backoff = Backoff("starts")
-        give_up_at = asyncio.get_running_loop().time() + START_PATIENCE_S
-        while True:
-            try:
-                outcomes = await self.store.start(starts)
-            except StoreUnavailable as error:
-                pause_s = backoff.failed(error)
-                if asyncio.get_running_loop().time() + pause_s > give_up_at:
-                    raise
-                await asyncio.sleep(pause_s)
-            else:
-                backoff.succeeded()
-                return outcomes
-
     # -- results ---------------------------------------------------------------------------------------------
 
-    async def settled(self, run: int) -> Run:
+    async def settled(self, run: int) -> Settled:
         """Wait until the run is terminal or held."""
-        future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run, []).append(future)
         self._look.set()
         try:
@@ -164,9 +177,12 @@ class Client:
     async def _deliver(self, runs: Sequence[int]) -> None:
         if not runs:
             return
-        for run in await self.store.get_runs(runs):
-            if run.state in TERMINAL or run.state is RunState.HELD:
-                for future in self._waiters.pop(run.id, ()):
-                    if not future.done():
-                        future.set_result(run)
-                self._watched.discard(run.id)
+        found = [run for run in await self.store.get_runs(runs) if run.state in TERMINAL or run.state is RunState.HELD]
+        if not found:
+            return
+        outcomes = {outcome.run: outcome for outcome in await self.store.outcomes([run.id for run in found])}
+        for run in found:
+            for future in self._waiters.pop(run.id, ()):
+                if not future.done():
+                    future.set_result(Settled(run, outcomes.get(run.id)))
+            self._watched.discard(run.id)

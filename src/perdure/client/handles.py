@@ -39,10 +39,11 @@ class Handle(Generic[R]):
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                run = await client.settled(self._id)
+                settled = await client.settled(self._id)
         except TimeoutError:
             raise TimeoutError(f"run {self.run_id} did not end within {timeout}; it goes on") from None
-        info = await self._app._info(run)
+        run = settled.run
+        info = await self._app._info(run, settled.outcome)
         match info.state:
             case RunState.COMPLETED:
                 result: R = info.result

@@ -10,8 +10,8 @@ from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, St
 from perdure.core.digests import digest
 from perdure.core.durations import seconds
 from perdure.core.limits import ID_CHARS_MAX, LIST_ROWS_MAX, NAME_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
-from perdure.core.payloads import spill
 from perdure.core.records import IfBusy, RunState, run_id
+from perdure.core.snapshot import spill
 from perdure.errors import StartMismatch, ThreadBusy, UsageError
 from perdure.runtime.settings import check_name
 

@@ -15,9 +15,9 @@ from perdure.core import snapshot
 from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.failures import encode_error, run_error
-from perdure.core.payloads import spill
 from perdure.core.records import Claimed, HeldReason, RunState
 from perdure.core.retry import RetryIn, decide
+from perdure.core.snapshot import spill
 from perdure.errors import NotSerializable, StoreError, UsageError
 from perdure.runtime.agent import STATE, Agent
 from perdure.runtime.group import Batch

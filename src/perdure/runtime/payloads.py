@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core import snapshot
-from perdure.core.payloads import spilled
+from perdure.core.snapshot import spilled
 from perdure.errors import StoreError
 from perdure.runtime.service import insist
 from perdure.store.protocol import Store

@@ -25,9 +25,9 @@ from perdure.core.failures import failure
 from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, given
 from perdure.core.limits import PENDING_ROWS_MAX
-from perdure.core.payloads import spill
 from perdure.core.records import Checkpoint, Claimed, HeldReason
 from perdure.core.render import divergence
+from perdure.core.snapshot import spill
 from perdure.errors import LeaseLost, NotSerializable, StoreError, Unwind, UsageError
 from perdure.runtime.callables import Pools
 from perdure.runtime.frames import AgentFrame, frame

@@ -42,11 +42,16 @@ def migrations(prefix: str) -> tuple[Migration, ...]:
 
 @cache
 def functions(prefix: str) -> tuple[str, ...]:
-    """What `functions/` defines. Names inside strings (the sequence, the channel) are in place too."""
+    """What `functions/` defines."""
     directory = files("perdure.store.postgres").joinpath("functions")
     found = sorted((each for each in directory.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name)
     texts = (translate(each.read_text(encoding="utf-8"), dialect(prefix))[0] for each in found)
-    return tuple(text.replace("'perdure.", f"'{prefix}") for text in texts)
+    return tuple(in_strings(text, prefix) for text in texts)
+
+
+def in_strings(text: str, prefix: str) -> str:
+    """Put the schema's name in place inside strings too: the sequence, the channel of the hints."""
+    return text.replace("'perdure.", f"'{prefix}")
 
 
 async def version(line: Line, address: Address) -> int:
@@ -86,6 +91,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> tup
             await connection.execute(migration.text, timeout=MIGRATE_TIMEOUT_S)
         for text in functions(address.prefix):
             await connection.execute(text, timeout=MIGRATE_TIMEOUT_S)
+        await connection.execute(in_strings(statements(address.prefix)["fix_plans"].text, address.prefix))
         await connection.execute(statements(address.prefix)["set_version"].text, len(wanted))
         return before, len(wanted)
 

@@ -16,7 +16,7 @@ from perdure.core.changes import ClaimRequest
 from perdure.core.limits import CLAIM_ROWS_MAX, PRIORITY_MAX, SUSPECT_STRIKES
 from perdure.core.records import Attempt, Checkpoint, Claimed
 from perdure.store.sqlite import rows
-from perdure.store.sqlite.session import Transaction, encode
+from perdure.store.sqlite.transaction import Transaction, encode
 
 RUNS_A_PAGE_MIN: Final = 16
 """A page is at least this long, so that a claim of one run behind a few suspects takes one look."""

@@ -23,7 +23,7 @@ from perdure.core.changes import (
 from perdure.core.records import Kind, RunState
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.errors import SUSPECT_ERRORS, is_refusal
-from perdure.store.sqlite.session import Transaction, decode, encode
+from perdure.store.sqlite.transaction import Transaction, decode, encode
 
 _STEP, _BOUNDARY, _ENDED = int(Kind.STEP), int(Kind.BOUNDARY), int(Kind.ENDED)
 

@@ -35,7 +35,7 @@ class Database:
     synchronous: str
     now_us: Callable[[], int]
 
-    def connect(self, *, create: bool = False, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
+    def connect(self, *, create: bool = False, cache_kib: int) -> sqlite3.Connection:
         """A connection without implicit transactions, usable from any one thread at a time."""
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={'rwc' if create else 'rw'}",

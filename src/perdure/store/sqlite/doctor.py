@@ -7,7 +7,7 @@ from typing import Final
 from perdure.core.limits import MIB
 from perdure.store.sqlite import filesystem, schema
 from perdure.store.sqlite.connection import Database
-from perdure.store.sqlite.session import Session
+from perdure.store.sqlite.transaction import Reader
 
 INTEGRITY_BYTES_MAX: Final = 256 * MIB
 """Up to this size the file is checked through; that takes about a second."""
@@ -17,16 +17,16 @@ SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 Check = tuple[str, bool, str]
 
 
-def diagnose(session: Session, database: Database) -> list[Check]:
+def diagnose(reader: Reader, database: Database) -> list[Check]:
     """Every check, on a connection of its own database."""
     return [
         _file_system(database),
         _free_disk(database),
         _sync(database),
-        _journal_mode(session),
-        _synchronous(session),
-        _schema(session, database),
-        _integrity(session, database),
+        _journal_mode(reader),
+        _synchronous(reader),
+        _schema(reader, database),
+        _integrity(reader, database),
     ]
 
 
@@ -51,28 +51,28 @@ def _sync(database: Database) -> Check:
     return ("sync", well, f"{seconds * 1000:.2f} ms{remedy}")
 
 
-def _journal_mode(session: Session) -> Check:
-    (mode,) = session.connection.execute("pragma journal_mode").fetchone()
+def _journal_mode(reader: Reader) -> Check:
+    (mode,) = reader.connection.execute("pragma journal_mode").fetchone()
     return ("journal mode", mode == "wal", mode if mode == "wal" else f"{mode}; run `perdure migrate` to switch to wal")
 
 
-def _synchronous(session: Session) -> Check:
-    (level,) = session.connection.execute("pragma synchronous").fetchone()
+def _synchronous(reader: Reader) -> Check:
+    (level,) = reader.connection.execute("pragma synchronous").fetchone()
     well = level >= SYNCHRONOUS.index("full")
     remedy = "" if well else "; a power cut can lose commits: use synchronous=full"
     return ("synchronous", well, f"{SYNCHRONOUS[level]}{remedy}")
 
 
-def _schema(session: Session, database: Database) -> Check:
-    version = schema.version_of(session.connection, database.path)
+def _schema(reader: Reader, database: Database) -> Check:
+    version = schema.version_of(reader.connection, database.path)
     well = version == schema.VERSION
     return ("schema", well, f"version {version}{'' if well else f', needs {schema.VERSION}: run `perdure migrate`'}")
 
 
-def _integrity(session: Session, database: Database) -> Check:
+def _integrity(reader: Reader, database: Database) -> Check:
     size = database.path.stat().st_size
     if size > INTEGRITY_BYTES_MAX:
         found = f"not checked: {size // MIB} MiB; run `sqlite3 FILE 'pragma quick_check'` at a quiet time"
         return ("integrity", True, found)
-    (found,) = session.connection.execute("pragma quick_check(1)").fetchone()
+    (found,) = reader.connection.execute("pragma quick_check(1)").fetchone()
     return ("integrity", found == "ok", found if found == "ok" else f"{found}; stop all workers and restore a backup")

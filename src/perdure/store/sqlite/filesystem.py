@@ -21,7 +21,9 @@ from perdure.errors import StoreError
 MOUNTS: Path = Path("/proc/mounts")
 """The kernel's table of mounts; where there is none, the type stays unknown."""
 
-_SHARES: Final = frozenset({"9p", "afs", "cifs", "coda", "davfs", "ncpfs", "nfs", "nfs4", "smb", "smb2", "smb3", "smbfs"})
+_SHARES: Final = frozenset(
+    {"9p", "afs", "cifs", "coda", "davfs", "ncpfs", "nfs", "nfs4", "smb", "smb2", "smb3", "smbfs"}
+)
 _CLUSTERS: Final = frozenset({"beegfs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre", "ocfs2", "orangefs"})
 _MOUNTED_BY_PROGRAMS: Final = frozenset({"davfs2", "gcsfuse", "glusterfs", "rclone", "s3fs", "sshfs"})
 NETWORK_TYPES: Final = _SHARES | _CLUSTERS | {f"fuse.{name}" for name in _MOUNTED_BY_PROGRAMS}

@@ -1,8 +1,8 @@
 """A thread that owns one connection, and a queue of operations for it.
 
-An operation is a plain function from a session to a result. Everything that waits is taken at once; the answers of one
-round go back to the event loop in one call. The writer's rounds are transactions: all that came while the last one
-was on its way to the disk shares the next one's sync.
+An operation is a plain function from a reader, or a transaction, to a result. Everything that waits is taken at once;
+the answers of one round go back to the event loop in one call. The writer's rounds are transactions: all that came
+while the last one was on its way to the disk shares the next one's sync.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint
-from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
+from perdure.store.sqlite.connection import CACHE_KIB, READ_CACHE_KIB, Database
 from perdure.store.sqlite.errors import breaks_connection, translate
-from perdure.store.sqlite.session import Session, Transaction
+from perdure.store.sqlite.transaction import Reader, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -125,11 +125,8 @@ class Lane:
                 self._settle([job], [Failed(StoreUnavailable("the store's thread has ended; open the store again"))])
 
     def _answers(self, operations: list[Operation]) -> list[Any]:
-        try:
-            return self._work(operations)
-        except BaseException as error:  # the loop's edge: whoever waits is told, and the thread lives on
-            _log.debug("a round of %d operations failed", len(operations), exc_info=True)
-            return [Failed(error)] * len(operations)
+        answers = attempt(lambda: self._work(operations))
+        return [answers] * len(operations) if isinstance(answers, Failed) else answers
 
     def _settle(self, jobs: list[tuple[Operation, asyncio.Future[Any]]], answers: list[Any]) -> None:
         def settle() -> None:
@@ -150,38 +147,53 @@ class Lane:
             _log.debug("the loop of a store has closed before the store")
 
 
+def attempt(act: Callable[[], T]) -> T | Failed:
+    """The result, or the failure for whoever waits for it: the loop's edge, where nothing may end the thread."""
+    try:
+        return act()
+    except Exception as error:
+        return Failed(error)
+
+
 class _Rounds:
     """A connection that is opened when it is first needed, and again after it broke."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, cache_kib: int) -> None:
         self.database = database
-        self._connection: sqlite3.Connection | None = None
+        self._cache_kib = cache_kib
+        self._opened: sqlite3.Connection | None = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            self._opened = self.database.connect(cache_kib=self._cache_kib)
+        return self._opened
 
     def end(self) -> None:
         """Close the connection, on the lane's thread."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
-    def _failed(self, error: BaseException) -> Failed:
-        if breaks_connection(error):
-            self.end()
-        return Failed(translate(error, self.database.path))
+    def _told(self, answer: Any) -> Any:
+        """The answer, with an error as the store's callers know it."""
+        return Failed(translate(answer.error, self.database.path)) if isinstance(answer, Failed) else answer
 
 
 class ReadRounds(_Rounds):
     """Each operation reads by itself."""
 
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, READ_CACHE_KIB)
+
     def __call__(self, operations: list[Operation]) -> list[Any]:
         return [self._one(operation) for operation in operations]
 
     def _one(self, operation: Operation) -> Any:
-        try:
-            if self._connection is None:
-                self._connection = self.database.connect(cache_kib=READ_CACHE_KIB)
-            return operation(Session(self._connection, self.database.now_us()))
-        except Exception as error:  # the loop's edge: it is handed to whoever asked
-            return self._failed(error)
+        answer = attempt(lambda: operation(Reader(self.connection, self.database.now_us())))
+        if isinstance(answer, Failed) and breaks_connection(answer.error):
+            self.end()
+        return self._told(answer)
 
 
 class WriteRounds(_Rounds):
@@ -193,43 +205,43 @@ class WriteRounds(_Rounds):
         lock: Callable[[], AbstractContextManager[None]],
         ring: Callable[[set[Hint]], None],
     ) -> None:
-        super().__init__(database)
+        super().__init__(database, CACHE_KIB)
         self._lock = lock
         self._ring = ring
 
     def __call__(self, operations: list[Operation]) -> list[Any]:
-        try:
-            if self._connection is None:
-                self._connection = self.database.connect()
-            with self._lock():
-                tx, answers = self._transact(self._connection, operations)
-        except Exception as error:  # the loop's edge: nothing was committed, or nobody knows; every waiter is told
-            return [self._failed(error) for _ in operations]
-        if tx.hints:
-            self._ring(tx.hints)
-        for callback in tx.after_commit:
-            callback()
-        return answers
+        done = attempt(lambda: self._transact(operations))
+        if isinstance(done, Failed):  # nothing was committed, or nobody knows: every waiter is told
+            if breaks_connection(done.error):
+                self.end()
+            return [self._told(done) for _ in operations]
+        answers, hints = done
+        if hints:
+            self._ring(hints)
+        return [self._told(answer) for answer in answers]
 
-    def _transact(self, connection: sqlite3.Connection, operations: list[Operation]) -> tuple[Transaction, list[Any]]:
-        connection.execute("begin immediate")
-        try:
-            tx = Transaction(connection, self.database.now_us())
-            answers = [self._one(tx, operation) for operation in operations]
-            if Hint.WORK in tx.hints and not tx.value("anybody_idle"):
-                tx.hints.remove(Hint.WORK)
-            connection.execute("commit")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("rollback")
-            raise
-        return tx, answers
+    def _transact(self, operations: list[Operation]) -> tuple[list[Any], set[Hint]]:
+        connection = self.connection
+        with self._lock():
+            connection.execute("begin immediate")
+            try:
+                tx = Transaction(connection, self.database.now_us())
+                answers = [self._one(tx, operation) for operation in operations]
+                if Hint.WORK in tx.hints and not tx.value("anybody_idle"):
+                    tx.hints.remove(Hint.WORK)
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+        return answers, tx.hints
 
     def _one(self, tx: Transaction, operation: Operation) -> Any:
-        try:
-            with tx.savepoint("operation"):
-                return operation(tx)
-        except Exception as error:
-            if breaks_connection(error) or not tx.connection.in_transaction:
-                raise  # the failure took the transaction, and with it what the others had written
-            return self._failed(error)
+        answer = attempt(lambda: self._in_savepoint(tx, operation))
+        if isinstance(answer, Failed) and (breaks_connection(answer.error) or not tx.connection.in_transaction):
+            raise answer.error  # the failure took the transaction, and with it what the others had written
+        return answer
+
+    def _in_savepoint(self, tx: Transaction, operation: Operation) -> Any:
+        with tx.savepoint("operation"):
+            return operation(tx)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perdure.core.records import Run, RunState
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import rows
-from perdure.store.sqlite.session import Transaction, encode
+from perdure.store.sqlite.transaction import Transaction, encode
 
 
 def release(tx: Transaction, run: int) -> Run | None:

@@ -11,17 +11,17 @@ from perdure.core.changes import RunFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Attempt, Checkpoint, Kind, Outcome, Run, Thread, Worker
 from perdure.store.sqlite import rows
-from perdure.store.sqlite.session import Session, encode
+from perdure.store.sqlite.transaction import Reader, encode
 
 ID_MAX: Final = 2**63 - 1
 """Past every id, super-step and seq: where a page without `after` begins or ends."""
 
 
-def get_runs(session: Session, runs: Sequence[int]) -> list[Run]:
-    return session.records("get_runs", rows.RUN, runs=encode(list(runs)))
+def get_runs(reader: Reader, runs: Sequence[int]) -> list[Run]:
+    return reader.records("get_runs", rows.RUN, runs=encode(list(runs)))
 
 
-def list_runs(session: Session, where: RunFilter) -> list[Run]:
+def list_runs(reader: Reader, where: RunFilter) -> list[Run]:
     values: dict[str, Any] = {
         "state": where.state,
         "agent": where.agent,
@@ -31,25 +31,25 @@ def list_runs(session: Session, where: RunFilter) -> list[Run]:
         "before": _before(where.after),
     }
     if where.thread_id is None:
-        return session.records("list_runs", rows.RUN, **values)
-    return session.records("list_thread_runs", rows.RUN, thread_id=where.thread_id, **values)
+        return reader.records("list_runs", rows.RUN, **values)
+    return reader.records("list_thread_runs", rows.RUN, thread_id=where.thread_id, **values)
 
 
-def outcomes(session: Session, runs: Sequence[int]) -> list[Outcome]:
-    return session.records("outcomes", rows.OUTCOME, runs=encode(list(runs)))
+def outcomes(reader: Reader, runs: Sequence[int]) -> list[Outcome]:
+    return reader.records("outcomes", rows.OUTCOME, runs=encode(list(runs)))
 
 
-def get_thread(session: Session, thread_id: str) -> Thread | None:
-    found = session.records("get_thread", rows.THREAD, thread_id=thread_id)
+def get_thread(reader: Reader, thread_id: str) -> Thread | None:
+    found = reader.records("get_thread", rows.THREAD, thread_id=thread_id)
     return found[0] if found else None
 
 
-def list_threads(session: Session, *, agent: str | None, limit: int, after: int | None) -> list[Thread]:
-    return session.records("list_threads", rows.THREAD, agent=agent, limit=_page(limit), before=_before(after))
+def list_threads(reader: Reader, *, agent: str | None, limit: int, after: int | None) -> list[Thread]:
+    return reader.records("list_threads", rows.THREAD, agent=agent, limit=_page(limit), before=_before(after))
 
 
 def checkpoints(
-    session: Session,
+    reader: Reader,
     run: int,
     *,
     super_step: int | None,
@@ -65,29 +65,29 @@ def checkpoints(
         "after_step": after_step,
         "after_seq": after_seq,
     }
-    return session.records("checkpoints", rows.CHECKPOINT, run=run, limit=_page(limit), **values)
+    return reader.records("checkpoints", rows.CHECKPOINT, run=run, limit=_page(limit), **values)
 
 
-def thread_checkpoints(session: Session, thread: int, *, limit: int, after: tuple[int, int] | None) -> list[Checkpoint]:
+def thread_checkpoints(reader: Reader, thread: int, *, limit: int, after: tuple[int, int] | None) -> list[Checkpoint]:
     run, step = after or (None, ID_MAX)
     values = {"thread": thread, "limit": _page(limit), "before_run": run, "before_step": step}
-    return session.records("thread_checkpoints", rows.CHECKPOINT, **values)
+    return reader.records("thread_checkpoints", rows.CHECKPOINT, **values)
 
 
-def attempts(session: Session, run: int) -> list[Attempt]:
-    return session.records("attempts", rows.ATTEMPT, run=run)
+def attempts(reader: Reader, run: int) -> list[Attempt]:
+    return reader.records("attempts", rows.ATTEMPT, run=run)
 
 
-def blobs(session: Session, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+def blobs(reader: Reader, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
     """Row by row, unlike the others: a blob may be 64 MiB, and twice that as hex."""
     found: dict[bytes, bytes] = {}
-    for cursor in session.spread("blobs", [(thread, digest) for digest in set(digests)]):
+    for cursor in reader.spread("blobs", [(thread, digest) for digest in set(digests)]):
         found |= dict(cursor.fetchall())
     return found
 
 
-def workers(session: Session, *, alive: bool) -> list[Worker]:
-    return session.records("workers", rows.WORKER, alive=alive)
+def workers(reader: Reader, *, alive: bool) -> list[Worker]:
+    return reader.records("workers", rows.WORKER, alive=alive)
 
 
 def _page(limit: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.records import Attempt, Checkpoint, Kind, Outcome, Run, RunState, Thread, Worker, WorkerState
-from perdure.store.sqlite.session import Shape
+from perdure.store.sqlite.transaction import Shape
 
 _KINDS: Final = tuple(Kind)
 _tags: Final = msgspec.json.Decoder(tuple[str, ...]).decode

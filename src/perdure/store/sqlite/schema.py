@@ -14,7 +14,7 @@ from typing import Final
 
 from perdure.errors import SchemaAhead, SchemaOutdated, StoreError
 from perdure.store import sql
-from perdure.store.sqlite.session import DIALECT
+from perdure.store.sqlite.transaction import DIALECT
 
 APPLICATION_ID: Final = 0x70647265
 """`pdre`, as `file` shows it."""

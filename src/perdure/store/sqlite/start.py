@@ -15,7 +15,7 @@ from perdure.core import limits
 from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, StartRun, ThreadHeld
 from perdure.core.records import IfBusy, Kind, RunState
 from perdure.store.protocol import Hint
-from perdure.store.sqlite.session import Transaction, decode, encode
+from perdure.store.sqlite.transaction import Transaction, decode, encode
 
 
 class ThreadQueue(msgspec.Struct):

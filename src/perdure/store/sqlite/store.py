@@ -20,12 +20,12 @@ from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, Tak
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import claim, commit, filesystem, operate, read, schema, start, wake, workers
-from perdure.store.sqlite.connection import Database
+from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.doctor import diagnose
 from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.files import Attendance, WriterLock, side_directory
 from perdure.store.sqlite.lane import Lane, ReadRounds, WriteRounds
-from perdure.store.sqlite.session import Session, Transaction
+from perdure.store.sqlite.transaction import Reader, Transaction
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class SQLiteStore:
             return
         await asyncio.to_thread(self._prepare)
         self._open = _Open(self._database, self._directory, asyncio.get_running_loop())
-        living = await self._read(lambda session: session.array("living"))
+        living = await self._read(lambda reader: reader.array("living"))
         self._open.attendance.sweep(set(living))
         wake.sweep(self._directory)
 
@@ -112,7 +112,7 @@ class SQLiteStore:
             lock = WriterLock(self._directory)
             try:
                 with lock.held():
-                    connection = self._database.connect(create=True)
+                    connection = self._database.connect(create=True, cache_kib=READ_CACHE_KIB)
                     try:
                         return act(connection, path)
                     finally:
@@ -140,7 +140,7 @@ class SQLiteStore:
 
     async def silent_workers(self) -> list[int]:
         silent = self._opened.attendance.is_silent
-        return await self._read(lambda session: [each for each in session.array("sessions") if silent(each)])
+        return await self._read(lambda reader: [each for each in reader.array("attended") if silent(each)])
 
     async def set_idle(self, worker: int, idle: bool) -> None:
         await self._write(partial(workers.set_idle, worker=worker, idle=idle))
@@ -246,7 +246,7 @@ class SQLiteStore:
     async def _write(self, operation: Callable[[Transaction], T]) -> T:
         return await self._answer(self._opened.writer, operation)
 
-    async def _read(self, operation: Callable[[Session], T]) -> T:
+    async def _read(self, operation: Callable[[Reader], T]) -> T:
         return await self._answer(self._opened.reader, operation)
 
     async def _answer(self, lane: Lane, operation: Callable[[Any], T]) -> T:

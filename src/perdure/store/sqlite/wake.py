@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -92,13 +93,16 @@ class Ear:
     def _open(self) -> None:
         with _ears_lock:
             _ears.setdefault(self._directory, {})[self._name] = self
+        if sys.platform == "win32":
+            return
         try:
             self._fifo = self._make_fifo()
-        except (OSError, AttributeError, NotImplementedError) as error:
+        except (OSError, RuntimeError) as error:  # a file system without FIFOs, a loop that cannot watch one
             _log.info("no FIFO in %s (%s): hints of other processes are not heard", self._directory, error)
 
     def _make_fifo(self) -> int:
         """Make the FIFO under a passing name and open it, and only then show it: nobody takes it for a left one."""
+        assert sys.platform != "win32"
         hidden = self._directory / f"{self._name}.new"
         os.mkfifo(hidden, 0o600)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from perdure.core.changes import NewWorker
 from perdure.core.records import HeldReason, TakenOver, WorkerState
 from perdure.store.protocol import Hint
-from perdure.store.sqlite.session import Transaction, encode
+from perdure.store.sqlite.transaction import Transaction, encode
 
 
 def reserve_ids(tx: Transaction, count: int) -> int:

@@ -9,11 +9,6 @@ create or replace function perdure.claim(
   recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea
 )
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 declare
   v_now bigint;
@@ -73,14 +68,12 @@ begin
       limit p_limit - cardinality(v_ids)
     ) as best;
     continue when v_best is null;
-    select array_agg(picked.id)
+    select array_agg(picked.id) filter (where picked.state = 'queued' and picked.ready and picked.ready_at <= v_now)
     into v_more
     from (
-      select r.id
+      select r.id, r.state, r.ready, r.ready_at
       from perdure.runs r
       where r.id = any (v_best)
-        and r.state = 'queued'
-        and r.ready
       for no key update skip locked
     ) as picked;
 
@@ -157,11 +150,28 @@ begin
   return query
   select
     r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes, r.created_at,
-    b.payload, case when r.super_step = 1 then s.state else b.state end
+    b.payload,
+    case
+      when r.super_step > 1 then b.state
+      else (
+        select c.state
+        from perdure.checkpoints c
+        where c.run = t.snapshot_run and c.super_step = t.snapshot_step and c.key = ''
+      )
+    end
   from perdure.runs r
-  join perdure.threads t on t.id = r.thread
-  join perdure.checkpoints b on b.run = r.id and b.super_step = r.super_step and b.key = ''
-  left join perdure.checkpoints s on s.run = t.snapshot_run and s.super_step = t.snapshot_step and s.key = ''
+  cross join lateral (
+    select o.thread_id, o.snapshot_run, o.snapshot_step
+    from perdure.threads o
+    where o.id = r.thread
+    limit 1
+  ) as t
+  cross join lateral (
+    select c.payload, c.state
+    from perdure.checkpoints c
+    where c.run = r.id and c.super_step = r.super_step and c.key = ''
+    limit 1
+  ) as b
   where r.id = any (v_ids)
   order by r.priority desc, r.ready_at, r.id;
 end

@@ -5,8 +5,9 @@
 -- The lock is the weakest one (`for key share`): it lets a renewal of the lease pass, which changes no key, and excludes
 -- `for update`, which is what take-over, retirement and every other change of ownership take.
 --
--- Plans are generic, nested loops over indexes, whatever the statistics say or do not say yet: a plan that was made
--- when the tables were empty stays right when they are not.
+-- Every function is planned once, for indexes and nested loops (`fix_plans` in `sql/meta.sql`). Statements are written so
+-- that one index fits: a row is found by its id alone and its state looked at afterwards, since a partial index on the
+-- state looks cheap while it is empty.
 
 -- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
 -- (`lost`) or its slice has ended (`done`). A row that exists is a unique violation; the caller sifts.
@@ -19,11 +20,6 @@ create or replace function perdure.append(
   out alive boolean, out lost bigint[], out done bigint[]
 )
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
@@ -68,7 +64,7 @@ end
 $$;
 
 -- Write a batch of any kinds of changes. Locks are taken in one order everywhere: the worker, runs by id, threads by
--- name, and last the runs whose turn it becomes.
+-- id, and last the runs whose turn it becomes.
 create or replace function perdure.commit(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
@@ -86,11 +82,6 @@ create or replace function perdure.commit(
   out alive boolean, out lost bigint[], out done bigint[]
 )
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 declare
   v_now bigint;
@@ -182,7 +173,7 @@ begin
   if cardinality(t_thread) > 0 then
     perform from perdure.threads t
     where t.id = any (t_thread)
-    order by t.thread_id
+    order by t.id
     for no key update;
     with moved as (
       update perdure.threads t
@@ -226,11 +217,6 @@ $$;
 -- Delete failed step records of the runs' current super-steps, with their tries, so that those steps run again.
 create or replace function perdure.drop_steps(p_run bigint[], p_key text[]) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 begin
   with dropped as (

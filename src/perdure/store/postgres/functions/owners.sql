@@ -1,14 +1,10 @@
 -- Declare one worker dead and take its runs, if its lease has run out or its death is known; nothing where the row is
--- gone, finished, renewed, or locked by a commit. The row is marked before the runs are touched.
+-- gone, finished, renewed, or locked by a commit. The row is marked before the runs are touched. (Only a running run has a
+-- worker; to ask for its state as well would let another index be chosen.)
 create or replace function perdure.take_over(
   p_worker bigint, p_known boolean, p_recoveries_max integer, out requeued bigint[], out held bigint[]
 )
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 declare
   v_now bigint;
@@ -41,7 +37,6 @@ begin
       end as strikes
     from perdure.runs r
     where r.worker = p_worker
-      and r.state = 'running'
   ),
   moved as (
     update perdure.runs r
@@ -78,9 +73,6 @@ $$;
 -- Give back the runs that an alive worker holds, but those it keeps; how many. Its commits wait: the fences change.
 create or replace function perdure.give_back(p_worker bigint, p_keep bigint[]) returns bigint
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
   v_count bigint;
@@ -93,7 +85,6 @@ begin
   update perdure.runs r
   set state = 'queued', worker = null, fence = r.fence + 1
   where r.worker = p_worker
-    and r.state = 'running'
     and r.id <> all (p_keep);
   get diagnostics v_count = row_count;
   if v_count > 0 then

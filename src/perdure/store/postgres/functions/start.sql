@@ -1,5 +1,5 @@
--- Put runs on disk. No key comes twice in one call. Locks are taken in one order everywhere: keys in order, then new
--- threads by name, then known threads by name; so groups that overlap wait for each other and never in a circle.
+-- Put runs on disk. No key comes twice in one call. Locks are taken in one order everywhere: keys in order, new threads
+-- by name, known threads by id; so groups that overlap wait for each other and never in a circle.
 --
 -- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is busy;
 -- 4 the thread belongs to another agent.
@@ -9,17 +9,13 @@ create or replace function perdure.start(
   s_tags text[], b_start integer[], b_digest bytea[], b_data bytea[], p_depth_max bigint
 ) returns table (answer integer, run bigint, thread_id text, depth bigint, agent text)
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 declare
   v_count integer := cardinality(s_id);
   v_now bigint := perdure.now_us();
   v_keyed boolean := num_nonnulls(variadic s_key) > 0;
   v_made bigint[];
+  v_threads bigint[];
   v_known bigint[];
   v_fresh boolean;
   v_answer integer[] := array_fill(0, array[v_count]);
@@ -64,9 +60,10 @@ begin
   v_fresh := cardinality(v_made) = v_count;
 
   if v_fresh is not true then
+    select array_agg(t.id) into v_threads from perdure.threads t where t.thread_id = any (s_thread_id);
     perform from perdure.threads t
-    where t.thread_id = any (s_thread_id)
-    order by t.thread_id
+    where t.id = any (v_threads)
+    order by t.id
     for no key update;
     select array_agg(r.id) into v_known from perdure.runs r where r.id = any (s_id);
 

@@ -31,3 +31,32 @@ select
 -- name: write_nothing
 -- A transaction that must reach the disk and changes nothing.
 update perdure.meta set version = version
+
+-- name: fix_plans
+-- Have all functions plan once, as nested loops over indexes: what was planned on empty tables, without statistics, stays
+-- right when they are full, and no backlog of statistics can change it.
+do $$
+declare
+  v_function regprocedure;
+begin
+  for v_function in
+    select p.oid
+    from pg_proc p
+    join pg_language l on l.oid = p.prolang
+    where l.lanname = 'plpgsql'
+      and p.pronamespace = (select c.relnamespace from pg_class c where c.oid = 'perdure.meta'::regclass)
+  loop
+    execute format(
+      'alter function %s'
+      ' set plan_cache_mode = force_generic_plan'
+      ' set enable_seqscan = off'
+      ' set enable_bitmapscan = off'
+      ' set enable_hashjoin = off'
+      ' set enable_mergejoin = off'
+      ' set enable_material = off'
+      ' set jit = off',
+      v_function
+    );
+  end loop;
+end
+$$

@@ -17,7 +17,7 @@ create table perdure.workers (
   deployment text not null,
   state text not null,
   idle integer not null default 0,
-  session integer not null default 0,
+  session integer not null default 0, -- its lock file tells of its death
   started_at integer not null,
   lease_until integer not null,
   ended_at integer

@@ -23,7 +23,7 @@ where id = :worker and state = 'alive'
 -- name: set_session
 -- Note that this worker's death can be seen without its lease.
 update perdure.workers
-set session = 1
+set session = 1 -- its lock file tells
 where id = :worker and state = 'alive'
 
 -- name: set_idle
@@ -36,11 +36,11 @@ where id = :worker and state = 'alive'
 -- Whether a living worker waits for work.
 select exists (select 1 from perdure.workers where state = 'alive' and idle)
 
--- name: sessions
+-- name: attended
 -- Living workers whose death can be seen, as a JSON array.
 select json_group_array(id)
 from perdure.workers
-where state = 'alive' and session
+where state = 'alive' and workers.session
 
 -- name: living
 -- Living workers, as a JSON array.

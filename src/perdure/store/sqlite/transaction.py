@@ -35,8 +35,8 @@ stay prepared; preparing one costs twice as much as executing it."""
 _ROW: Final = re.compile(r"\(\?(?:, \?)*\)")
 
 
-class Session:
-    """Runs statements by name on one connection."""
+class Reader:
+    """Runs statements by name on one connection, and reads whole sets."""
 
     __slots__ = ("connection", "now")
 
@@ -78,16 +78,14 @@ class Session:
             yield self.connection.execute(_spread(name, size), values)
 
 
-class Transaction(Session):
-    """A session inside the writer's transaction."""
+class Transaction(Reader):
+    """A reader that writes: what operations see of the writer's transaction."""
 
-    __slots__ = ("after_commit", "hints")
+    __slots__ = ("hints",)
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         super().__init__(connection, now)
         self.hints: set[Hint] = set()
-        self.after_commit: list[Callable[[], None]] = []
-        """Called once it is durable: what no rollback could take back."""
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Write a set of rows; how many were really written."""

@@ -1,0 +1,113 @@
+"""What another process does to a test's file: `python sqlite_child.py WHAT PATH`. It tells each step on its output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+
+from perdure.core.changes import AppendCheckpoint, ClaimRequest, NewWorker, StartRun
+from perdure.core.records import Claimed, IfBusy
+from perdure.store.protocol import Hint
+from perdure.store.sqlite import SQLiteStore
+
+LEASE_US = 60_000_000
+
+
+def tell(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def employ(store: SQLiteStore) -> int:
+    """Register a worker; its id."""
+    id = await store.reserve_ids(1)
+    await store.register(NewWorker(id, "child", "host", os.getpid(), "v1", LEASE_US))
+    return id
+
+
+async def begin(store: SQLiteStore, worker: int, thread_id: str) -> Claimed:
+    """Start a run and claim it."""
+    id = await store.reserve_ids(2)
+    asked = StartRun(id, id + 1, thread_id, thread_id, "default", 0, 0, None, b"digest", b"in", IfBusy.ENQUEUE)
+    await store.start([asked])
+    (claimed,) = await store.claim(ClaimRequest(worker, (thread_id,), ("default",), "v1", 1))
+    return claimed
+
+
+def step(claimed: Claimed, number: int, payload: bytes = b"result") -> AppendCheckpoint:
+    at = (claimed.run, claimed.fence, claimed.thread, claimed.super_step, f"step#{number}", number)
+    return AppendCheckpoint(*at, attempt=1, digest=7, failed=False, payload=payload, started_at=1, ended_at=2)
+
+
+async def open_only(store: SQLiteStore) -> None:
+    """Wait for the word, then open the file at the same moment as others."""
+    tell("ready")
+    sys.stdin.readline()
+    await store.open()
+    tell("opened")
+    await store.close()
+
+
+async def attend(store: SQLiteStore) -> None:
+    """Attend to a worker until killed."""
+    await store.open()
+    worker = await employ(store)
+    assert await store.attend(worker)
+    tell("attending", worker)
+    await asyncio.Event().wait()
+
+
+async def attend_and_fork(store: SQLiteStore) -> None:
+    """The same, with a forked child that inherits every descriptor."""
+    await store.open()
+    worker = await employ(store)
+    assert await store.attend(worker)
+    child = os.fork()
+    if child == 0:
+        sys.stdin.readline()
+        os._exit(0)
+    tell("attending", worker)
+    await asyncio.Event().wait()
+
+
+async def listen(store: SQLiteStore) -> None:
+    """Tell every hint until killed; an idle worker, so that starts are hinted."""
+    await store.open()
+    await store.set_idle(await employ(store), True)
+    store.listen(lambda hint: tell("hint", hint.value))
+    tell("listening")
+    await asyncio.Event().wait()
+
+
+async def write(store: SQLiteStore) -> None:
+    """Record steps until killed, telling each number once it is acknowledged."""
+    await store.open()
+    worker = await employ(store)
+    claimed = await begin(store, worker, f"child-{os.getpid()}")
+    tell("writing", claimed.run)
+    number = 0
+    while True:
+        number += 1
+        await store.commit(worker, [step(claimed, number)])
+        tell("wrote", number)
+
+
+async def answer(store: SQLiteStore) -> None:
+    """Claim and record one step as soon as a hint says that there is work; tell how long ago it was started."""
+    await store.open()
+    worker = await employ(store)
+    woken = asyncio.Event()
+    store.listen(lambda hint: woken.set() if hint is Hint.WORK else None)
+    await store.set_idle(worker, True)
+    tell("listening")
+    while True:
+        await woken.wait()
+        woken.clear()
+        for claimed in await store.claim(ClaimRequest(worker, ("agent",), ("default",), "v1", 10)):
+            tell("started", (time.time_ns() // 1000 - claimed.created_at) / 1000, "ms")
+
+
+if __name__ == "__main__":
+    what, path = sys.argv[1:]
+    asyncio.run(globals()[what](SQLiteStore(path)))
