@@ -29,16 +29,16 @@ from perdure.errors import NotSerializable
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 BIG = st.builds(lambda seed, size: text(size, seed), st.integers(0, 9), st.integers(200, 3000))
-STATES = st.recursive(
+SMALL = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | TEXT | BIG | st.binary(),
-    lambda inner: (
-        st.lists(inner, max_size=20)
-        | st.dictionaries(TEXT | st.integers(0, 99), inner, max_size=20)
-        | st.builds(lambda part, count: [part] * count, inner, st.integers(0, 400))
-        | st.builds(lambda part, count: {f"key {n}": part for n in range(count)}, inner, st.integers(0, 200))
-    ),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(TEXT | st.integers(0, 99), inner, max_size=20),
     max_leaves=12,
 )
+MANY = st.builds(
+    lambda parts, count: [part for n in range(count) for part in (n, *parts)], st.lists(SMALL, max_size=5), st.integers(0, 99)
+)
+WIDE = st.builds(lambda parts: {f"key {n}": part for n, part in enumerate(parts)}, MANY)
+STATES = SMALL | MANY | WIDE | st.lists(MANY | WIDE, max_size=3)
 
 
 def text(size: int, seed: object) -> str:

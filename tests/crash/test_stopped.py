@@ -44,7 +44,7 @@ def test_a_stopped_worker_that_was_taken_over_writes_nothing_and_its_code_is_tol
 
             assert await _written_by(store, identity) == written
             told = fleet.log.lines("broken", pid=old.pid, run=waits.run_id)[0]
-            assert told["error"] == "CancelledError" and "lease lost" in told["text"]
+            assert told["error"] == "CancelledError" and "lease lost" in told["why"]
             since = fleet.log.lines()[said:]
             renewed_at = next(i for i, line in enumerate(since) if line.get("event") == "worker.started")
             assert [line for line in since[:renewed_at] if line["what"] == "begin" and line["pid"] == old.pid] == []

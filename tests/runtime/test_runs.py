@@ -44,6 +44,17 @@ def test_again_calls_the_agent_with_new_arguments_and_the_recorded_state() -> No
     assert result_of(app, agent, 2) == ["1:2", "2:1", "3:0"]
 
 
+def test_large_state_and_arguments_pass_from_super_step_to_super_step() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(n: int, text: str, *, state: Notes) -> int | Again:
+        state.lines.append(f"{n}" * 2000)
+        return Again(n - 1, text + "x" * 40_000) if n else sum(map(len, state.lines)) + len(text)
+
+    assert result_of(app, agent, 5, "") == 6 * 2000 + 5 * 40_000
+
+
 def test_state_belongs_to_the_thread_and_outlives_its_runs() -> None:
     app = fresh_app()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 import time
+from pathlib import Path
 
-from perdure.core.changes import AppendCheckpoint, ClaimRequest, NewWorker, StartRun
+from perdure.core.changes import AppendCheckpoint, ClaimRequest, CommitOutcome, NewWorker, StartRun
 from perdure.core.records import Claimed, IfBusy
+from perdure.errors import StoreUnavailable
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import SQLiteStore
 
@@ -21,16 +24,20 @@ def tell(*words: object) -> None:
 
 async def employ(store: SQLiteStore) -> int:
     """Register a worker; its id."""
-    id = await store.reserve_ids(1)
-    await store.register(NewWorker(id, "child", "host", os.getpid(), "v1", LEASE_US))
-    return id
+    worker = await store.reserve_ids(1)
+    await store.register(NewWorker(worker, "child", "host", os.getpid(), "v1", LEASE_US))
+    return worker
+
+
+async def ask(store: SQLiteStore, thread_id: str, *, agent: str = "agent") -> StartRun:
+    """A start with fresh ids."""
+    first = await store.reserve_ids(2)
+    return StartRun(first, first + 1, thread_id, agent, "default", 0, 0, None, b"digest", b"in", IfBusy.ENQUEUE)
 
 
 async def begin(store: SQLiteStore, worker: int, thread_id: str) -> Claimed:
-    """Start a run and claim it."""
-    id = await store.reserve_ids(2)
-    asked = StartRun(id, id + 1, thread_id, thread_id, "default", 0, 0, None, b"digest", b"in", IfBusy.ENQUEUE)
-    await store.start([asked])
+    """Start a run of an agent that only this process serves, and claim it."""
+    await store.start([await ask(store, thread_id, agent=thread_id)])
     (claimed,) = await store.claim(ClaimRequest(worker, (thread_id,), ("default",), "v1", 1))
     return claimed
 
@@ -91,6 +98,28 @@ async def write(store: SQLiteStore) -> None:
         number += 1
         await store.commit(worker, [step(claimed, number)])
         tell("wrote", number)
+
+
+async def fill(store: SQLiteStore) -> None:
+    """Commit until the files may not grow any more, then let them grow and go on."""
+    await store.open()
+    worker = await employ(store)
+    claimed = await begin(store, worker, "agent")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    wal = Path(store.url.removeprefix("sqlite:///") + "-wal")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (wal.stat().st_size + 200_000, hard))
+    number = 0
+    try:
+        while number < 1_000:
+            number += 1
+            assert await store.commit(worker, [step(claimed, number, b"x" * 1_000)]) == CommitOutcome()
+    except StoreUnavailable as error:
+        tell("refused", error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    tell("acknowledged", number - 1, "kept", *(row.seq for row in await store.checkpoints(claimed.run) if row.key))
+    assert await store.commit(worker, [step(claimed, number, b"x" * 1_000)]) == CommitOutcome()
+    tell("went on")
+    await store.close()
 
 
 async def answer(store: SQLiteStore) -> None:

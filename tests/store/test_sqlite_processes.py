@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure.core.changes import StartRun
-from perdure.core.records import IfBusy
 from perdure.errors import StoreError
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.files import side_directory
-from tests.store.sqlite_child import begin, employ, step
+from tests.store.sqlite_child import ask, begin, employ, step
 
 SCRIPT = Path(__file__).with_name("sqlite_child.py")
 PATIENCE_S = 20.0
@@ -91,11 +89,6 @@ def on_store(path: Path, body: Callable[[SQLiteStore], Awaitable[None]]) -> None
     asyncio.run(main())
 
 
-async def ask(store: SQLiteStore, thread_id: str) -> StartRun:
-    id = await store.reserve_ids(2)
-    return StartRun(id, id + 1, thread_id, "agent", "default", 0, 0, None, b"digest", b"in", IfBusy.ENQUEUE)
-
-
 def test_a_new_file_may_be_opened_by_several_processes_at_once(path: Path, hire: Callable[[str], Child]) -> None:
     children = [hire("open_only") for _ in range(5)]
     for child in children:
@@ -155,6 +148,15 @@ def test_a_killed_process_lets_go_of_the_writer_lock(path: Path, hire: Callable[
         await store.commit(worker, [step(claimed, 1)])
 
     on_store(path, body)
+
+
+def test_files_that_may_not_grow_are_typed_and_lose_nothing(hire: Callable[[str], Child]) -> None:
+    child = hire("fill")
+
+    assert "I/O error" in " ".join(child.hear("refused"))
+    number, _, *kept = child.hear("acknowledged")
+    assert kept == [str(n) for n in range(1, int(number) + 1)]
+    assert child.hear("went") == ["on"]
 
 
 @pytest.mark.parametrize("what", ["attend", "attend_and_fork"])

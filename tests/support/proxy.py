@@ -1,135 +1,77 @@
-"""A proxy in front of Postgres that can lose an answer: the statement has been executed, its transaction is committed,
-and the connection is cut before the client hears of it.
-
-It reads just enough of the protocol to know which prepared statement a client executes: Parse names a statement's
-text, Bind names the statement, and the server's ReadyForQuery ends the transaction.
-"""
+"""A TCP proxy in front of a server, for what networks do: cut, swallow, lose an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator
-
-STARTUP_BYTES = 4
+from pathlib import Path
 
 
 class Proxy:
-    """Forwards connections to the server's socket. `cut(pattern)` arms it."""
+    """Passes bytes between its clients and a server's socket, until it is told otherwise."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
         self.port = 0
-        self.lost: list[str] = []
-        """The statements whose answers were lost."""
-        self._pattern: re.Pattern[str] | None = None
-        self._every = 1
-        self._met = 0
-        self._connections: set[asyncio.Task[None]] = set()
+        self.answer_lost = asyncio.Event()
+        """Set when an answer was thrown away."""
 
-    def cut(self, pattern: str | None, *, every: int = 1) -> None:
-        """Lose the answer to every so many-th statement whose text has this pattern, from the first on; None: to none."""
-        self._pattern = None if pattern is None else re.compile(pattern)
-        self._every, self._met = every, 0
+    def swallow(self) -> None:
+        """From now on, pass nothing on the connections that exist now, and close none of them."""
+        self._silent.update(self._writers)
 
-    def wants(self, text: str) -> bool:
-        """Whether the answer to this statement is to be lost."""
-        if self._pattern is None or not self._pattern.search(text):
-            return False
-        self._met += 1
-        return self._met % self._every == 1 % self._every
+    def cut(self) -> None:
+        """Cut every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        self._silent.clear()
 
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A client has connected."""
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-
-    async def close(self) -> None:
-        """Cut all connections."""
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+    def lose_answers(self) -> None:
+        """From now on, pass what clients say on the connections that exist now, and nothing of what they are told."""
+        self._silent.update(self._writers[::2])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                upstream = await asyncio.open_unix_connection(self.target)
-                await _Connection(self, (reader, writer), upstream).run()
-        finally:
+        server_reader, server_writer = await asyncio.open_unix_connection(self._target)
+        self._writers += [writer, server_writer]
+        self._pump(reader, server_writer)
+        self._pump(server_reader, writer)
+
+    def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._pass(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                if writer in self._silent:
+                    self.answer_lost.set()
+                else:
+                    writer.write(data)
+                    await writer.drain()
+        if writer not in self._silent:
             writer.close()
 
-
-class _Connection:
-    """One client's way to the server and back."""
-
-    def __init__(
-        self,
-        proxy: Proxy,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> None:
-        self.proxy = proxy
-        self.client, self.server = client, server
-        self.statements: dict[bytes, str] = {}
-        self.doomed: str | None = None
-        """The statement in flight whose answer is to be lost."""
-
-    async def run(self) -> None:
-        """Until either side has gone."""
-        ways = [asyncio.create_task(self._there()), asyncio.create_task(self._back())]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            self.server[1].close()
-
-    async def _there(self) -> None:
-        reader, writer = self.client[0], self.server[1]
-        size = await reader.readexactly(STARTUP_BYTES)
-        writer.write(size + await reader.readexactly(int.from_bytes(size) - 4))
-        while True:
-            kind, body = await _message(reader)
-            if kind == b"P":
-                name, text, *_ = body.split(b"\0")
-                self.statements[name] = text.decode()
-            elif kind == b"B":
-                _, name, *_ = body.split(b"\0", 2)
-                text = self.statements.get(name, "")
-                if self.proxy.wants(text):
-                    self.doomed = text
-            writer.write(kind + (len(body) + 4).to_bytes(4) + body)
-            await writer.drain()
-
-    async def _back(self) -> None:
-        reader, writer = self.server[0], self.client[1]
-        while True:
-            kind, body = await _message(reader)
-            if self.doomed is None:
-                writer.write(kind + (len(body) + 4).to_bytes(4) + body)
-                await writer.drain()
-            elif kind == b"Z":  # executed, and its transaction committed
-                self.proxy.lost.append(self.doomed)
-                return
-
-
-async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    kind = await reader.readexactly(1)
-    size = int.from_bytes(await reader.readexactly(4))
-    return kind, await reader.readexactly(size - 4)
+    async def close(self) -> None:
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
-async def proxy(target: str) -> AsyncIterator[Proxy]:
-    """A proxy to a server's unix socket, on a free port of the loopback."""
-    made = Proxy(target)
-    server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
-    made.port = server.sockets[0].getsockname()[1]
+async def proxy(target: Path) -> AsyncIterator[Proxy]:
+    """A proxy on a free port of the loopback, in front of the server on this unix socket."""
+    passing = Proxy(target)
+    server = await asyncio.start_server(passing._serve, "127.0.0.1", 0)
+    passing.port = server.sockets[0].getsockname()[1]
     try:
-        yield made
+        yield passing
     finally:
         server.close()
-        await made.close()
+        await passing.close()

@@ -46,7 +46,7 @@ def told(**more: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        say("broken", **where, error=type(error).__name__, text=str(error))
+        say("broken", **where, error=type(error).__name__, why=str(error))
         raise
     say("end", **where)
 

@@ -38,6 +38,9 @@ MODEL_RETRY: Final = Retry(attempts=6)
 MODEL_TIMEOUT_S: Final = 600.0
 """A small model on two busy cores serves one call after the other; the last in the queue waits for all of them."""
 
+PROMPT_CHARS: Final = 1000
+"""Of a passage, in a prompt: reading it is what a small model takes longest for."""
+
 
 class Stage(StrEnum):
     """What the lead does next."""
@@ -129,7 +132,7 @@ async def extract(question: str, passage: Passage) -> list[Note]:
         notes = ranker().extract(question, passage)
         if endpoint is None or not notes:
             return notes
-        prompt = f"{passage.text[:1500]}\n\nIn one sentence, what does this text say about: {question}"
+        prompt = f"{passage.text[:PROMPT_CHARS]}\n\nIn one sentence, what does this text say about: {question}"
         quote = await model().chat(prompt, max_tokens=brief.tokens, on_text=heard)
         return [Note(passage.id, passage.name, " ".join(quote.split()) or notes[0].quote, notes[0].score)]
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -30,7 +30,7 @@ from perdure.errors import PerdureError, UsageError
 
 MODEL: Final = "smollm2-135m-instruct"
 QUESTIONS: Final = 20
-CONCURRENCY: Final = 3
+CONCURRENCY: Final = 2
 BRIEF: Final = Brief(readers=2, passages=1, tokens=60)
 """Four calls a question (plan, two notes, answer): the server serves one after the other, a second or two each."""
 
@@ -74,8 +74,9 @@ def main(*, questions: int, server_python: str, store: str | None, keep: str) ->
 def served(python: str, log: Path) -> Iterator[str]:
     """The model's server, ready; gives its base URL."""
     port = free_port()
-    command: list[Any] = [python, "-I", "-m", "llama_cpp.server", "--model", weights(python), "--model_alias", MODEL]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", str(CONTEXT_TOKENS), "--n_threads", str(cores())]
+    threads = str(os.cpu_count() or 1)
+    command = [python, "-I", "-m", "llama_cpp.server", "--model", weights(python), "--model_alias", MODEL]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", str(CONTEXT_TOKENS), "--n_threads", threads]
     # By default a new request cuts off the one before it.
     command += ["--interrupt_requests", "False", "--verbose", "False"]
     with log.open("wb") as out:
@@ -122,10 +123,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def cores() -> int:
-    return max(1, (os.cpu_count() or 2) - 1)
 
 
 if __name__ == "__main__":

@@ -178,6 +178,6 @@ def import_httpx() -> Any:
         import httpx
     except ImportError:
         raise UsageError(
-            "OPENAI_BASE_URL is set, but httpx, which speaks to it, is not installed: pip install 'perdure[demo]'"
+            "a model's endpoint takes httpx, which is not installed: pip install httpx (or perdure[demo])"
         ) from None
     return httpx

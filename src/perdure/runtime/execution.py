@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from perdure.core import snapshot
 from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.failures import encode_error, run_error
-from perdure.core.records import Claimed, HeldReason, RunState
+from perdure.core.records import Blob, Claimed, HeldReason, RunState
 from perdure.core.retry import RetryIn, decide
 from perdure.core.snapshot import spill
 from perdure.errors import NotSerializable, StoreError, UsageError
@@ -26,6 +27,14 @@ from perdure.runtime.superstep import Host, SuperStep
 from perdure.telemetry import emit
 
 
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where a super-step begins: the recorded arguments, and the recorded state as plain data (None: no state yet)."""
+
+    arguments: bytes
+    state: Any
+
+
 class Execution:
     """One run in this worker's hands."""
 
@@ -34,9 +43,9 @@ class Execution:
         self.claimed = claimed
         self.agent = agent
         self.number = claimed.super_step
-        self.arguments = claimed.arguments
         self.root = claimed.state
         self.known: frozenset[bytes] = frozenset()
+        self.boundary: Boundary | None = None
         self.current: SuperStep | None = None
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
@@ -89,19 +98,23 @@ class Execution:
 
     async def _load(self) -> tuple[functools.partial[Any], Any]:
         """The agent's call with its recorded arguments and state, and the state."""
-        thread = self.claimed.thread
-        payload = await load_payload(self.host.store, thread, self.arguments)
-        args, kwargs = self.agent.signature.decode(payload)
-        state: Any = None
-        if self.agent.state is not None:
-            if self.root is None:
-                state = self.agent.state.first()
-            else:
-                data, known = await load_state(self.host.store, thread, self.root)
-                self.known |= known
-                state = self.agent.state.load(data)
-            kwargs = {**kwargs, STATE: state}
-        return functools.partial(self._call, args, kwargs), state
+        if self.boundary is None:
+            self.boundary = await self._read_boundary()
+        args, kwargs = self.agent.signature.decode(self.boundary.arguments)
+        if self.agent.state is None:
+            return functools.partial(self._call, args, kwargs), None
+        data = self.boundary.state
+        state = self.agent.state.first() if data is None else self.agent.state.load(data)
+        return functools.partial(self._call, args, {**kwargs, STATE: state}), state
+
+    async def _read_boundary(self) -> Boundary:
+        """The boundary this claim begins at; a later one is remembered when it is filed (it may not be on disk yet)."""
+        store, thread = self.host.store, self.claimed.thread
+        arguments = await load_payload(store, thread, self.claimed.arguments)
+        if self.agent.state is None or self.root is None:
+            return Boundary(arguments, None)
+        data, self.known = await load_state(store, thread, self.root)
+        return Boundary(arguments, data)
 
     async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         async with asyncio.timeout(self.agent.settings.timeout_s):
@@ -130,10 +143,12 @@ class Execution:
 
     def _again(self, again: Again) -> BeginSuperStep:
         claimed = self.claimed
-        payload, blobs = spill(self.agent.signature.bind_encode(again.args, again.kwargs))
-        root, state_blobs = self._freeze()
+        arguments = self.agent.signature.bind_encode(again.args, again.kwargs)
+        payload, blobs = spill(arguments)
+        data, root, state_blobs = self._freeze()
         self.number += 1
-        self.arguments, self.root = payload, root
+        self.root = root
+        self.boundary = Boundary(arguments, data)
         return BeginSuperStep(
             claimed.run, claimed.fence, claimed.thread, self.number, payload, root, self.host.clock.wall_us(),
             blobs + state_blobs,
@@ -141,7 +156,7 @@ class Execution:
 
     def _complete(self, value: Any) -> EndRun:
         payload, blobs = spill(self.agent.codec.encode(value))
-        root, state_blobs = self._freeze()
+        _, root, state_blobs = self._freeze()
         return self._end(RunState.COMPLETED, payload, root, blobs + state_blobs)
 
     def _fail(self, error: BaseException) -> Change:
@@ -168,7 +183,7 @@ class Execution:
         )
         return RequeueRun(claimed.run, claimed.fence, claimed.thread, int(delay_s * 1_000_000), failed_keys)
 
-    def _end(self, outcome: RunState, payload: bytes, root: bytes | None, blobs: tuple[Any, ...]) -> EndRun:
+    def _end(self, outcome: RunState, payload: bytes, root: bytes | None, blobs: tuple[Blob, ...]) -> EndRun:
         claimed = self.claimed
         spilled, payload_blobs = spill(payload)
         return EndRun(
@@ -176,14 +191,15 @@ class Execution:
             self.host.clock.wall_us(), blobs + payload_blobs,
         )  # fmt: skip
 
-    def _freeze(self) -> tuple[bytes | None, tuple[Any, ...]]:
-        """The state's new root, and the blobs it needs that are not stored yet. An agent without state keeps what its
-        thread has."""
+    def _freeze(self) -> tuple[Any, bytes | None, tuple[Blob, ...]]:
+        """The state as plain data, its root, and the blobs it needs that are not stored yet. An agent without state
+        keeps what its thread has."""
         if self.agent.state is None:
-            return self.root, ()
-        frozen = snapshot.freeze(self.agent.state.dump(self._state), self.known)
+            return None, self.root, ()
+        data = self.agent.state.dump(self._state)
+        frozen = snapshot.freeze(data, self.known)
         self.known = frozen.refs
-        return frozen.root, frozen.blobs
+        return data, frozen.root, frozen.blobs
 
     async def _durable(self, batch: Batch[Change, CommitOutcome], ending: Ending) -> Ending:
         outcome = await asyncio.shield(batch.done)

@@ -10,7 +10,8 @@ limit 1
 -- name: claimable
 -- A page of the runs of one priority that this worker may claim, from after a pair of `ready_at` and id, as JSON.
 select json_group_array(json_array(
-  r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes, r.created_at, r.ready_at
+  r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes,
+  r.created_at, r.ready_at
 ))
 from (
   select *
