@@ -214,19 +214,9 @@ class History:
             await self.both(f"release {run}", lambda store: store.release(run), show_run)
 
     async def retry(self) -> None:
-        failed = [row for row in await self._rows() if row.state is RunState.FAILED and await self._may_retry(row)]
-        if failed:
-            run, keys = self.random.choice(failed).id, self.random.sample(KEYS, 2)
+        if ended := [row.id for row in await self._rows() if row.state in (RunState.FAILED, RunState.CANCELLED)]:
+            run, keys = self.random.choice(ended), self.random.sample(KEYS, 2)
             await self.both(f"retry {run} {keys}", lambda store: store.retry(run, keys), show_run)
-
-    async def _may_retry(self, run: Run) -> bool:
-        """Not where the thread's head has begun and is queued again: whose turn it is then is a store's choice."""
-        thread = await self.reference.get_thread(run.thread_id)
-        assert thread is not None
-        if thread.head is None:
-            return True
-        (head,) = await self.reference.get_runs([thread.head])
-        return head.state is not RunState.QUEUED or head.started_at is None
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -255,8 +245,10 @@ class History:
             case 2 | 3:
                 return [fail(claimed, super_step=super_step + 1)]
             case 4:
-                return [requeue(claimed, drop_keys=tuple(self.random.sample(KEYS, 2)))]
+                return [end(claimed, super_step=super_step + 1, outcome=RunState.CANCELLED)]
             case 5:
+                return [requeue(claimed, drop_keys=tuple(self.random.sample(KEYS, 2)))]
+            case 6:
                 return [hold(claimed, self.random.choice(list(HeldReason)))]
             case _:
                 return []
@@ -273,9 +265,9 @@ class History:
             blobs=(blob(key.encode()), blob(b"shared")) if self.random.random() < 0.3 else (),
         )
 
-    def _state(self) -> bytes:
+    def _state(self) -> bytes | None:
         self.seq += 1
-        return f"state {self.seq}".encode()
+        return f"state {self.seq}".encode() if self.random.random() < 0.8 else None
 
     def _interleave(self, parts: list[list[Change]]) -> list[Change]:
         """Mix the runs' changes, keeping each run's own order."""

@@ -11,6 +11,7 @@ from perdure.testing.conformance.harness import (
     end,
     fail,
     hold,
+    requeue,
     scenario,
     step,
 )
@@ -177,3 +178,19 @@ class Operating(Harness):
         assert await bench.claim(worker) == []
         await bench.store.release(second.run)
         assert (await bench.claim_one(worker)).run == second.run
+
+    @scenario
+    async def test_a_retried_run_waits_for_a_head_that_has_begun(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        await bench.commit(worker, fail(first))
+        second = await bench.claim_one(worker)
+        await bench.commit(worker, step(second, "a"), requeue(second))
+
+        await bench.store.retry(first.run, [])
+
+        assert (await bench.thread("t")).head == second.run
+        taken = await bench.claim_one(worker)
+        assert taken.run == second.run
+        await bench.commit(worker, end(taken))
+        assert (await bench.claim_one(worker)).run == first.run
