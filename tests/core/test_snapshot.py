@@ -35,7 +35,9 @@ SMALL = st.recursive(
     max_leaves=12,
 )
 MANY = st.builds(
-    lambda parts, count: [part for n in range(count) for part in (n, *parts)], st.lists(SMALL, max_size=5), st.integers(0, 99)
+    lambda parts, count: [part for n in range(count) for part in (n, *parts)],
+    st.lists(SMALL, max_size=5),
+    st.integers(0, 99),
 )
 WIDE = st.builds(lambda parts: {f"key {n}": part for n, part in enumerate(parts)}, MANY)
 STATES = SMALL | MANY | WIDE | st.lists(MANY | WIDE, max_size=3)
@@ -170,7 +172,7 @@ def test_changing_one_value_of_a_large_dict_writes_that_value_and_a_few_nodes() 
 def test_equal_parts_are_stored_once() -> None:
     part = {"text": text(1000, 1)}
 
-    frozen = freeze({"a": part, "b": [part, part], "c": {"d": part}})
+    frozen = freeze({"a": part, "b": [part, part], "c": part})
 
     assert len(frozen.blobs) == 1
 

@@ -80,3 +80,14 @@ def test_what_cannot_be_played_is_refused_in_one_line(tmp_path: Path, options: l
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert said in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_python_without_the_models_server_says_what_to_install(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "perdure.demo.llm", "--keep", str(tmp_path), "--server-python", sys.executable]
+
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert refused.returncode == 1
+    assert "pip install 'llama-cpp-python[server]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert list(tmp_path.iterdir()) == []

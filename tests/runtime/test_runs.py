@@ -473,3 +473,19 @@ def test_an_app_registers_each_name_once_and_only_async_functions() -> None:
 
         @app.agent
         async def positional(state: dict[str, int]) -> None: ...
+
+
+def test_a_start_key_knows_the_same_input_whatever_the_order_of_a_set_or_a_dict() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(words: set[str], options: dict[str, int]) -> int:
+        return len(words)
+
+    async def main() -> None:
+        async with app:
+            one = await app.start(agent, {"b", "a", "c"}, {"x": 1, "y": 2}, key="k")
+            two = await app.start(agent, {"c", "a", "b"}, options={"y": 2, "x": 1}, key="k")
+            assert one.run_id == two.run_id
+
+    asyncio.run(main())

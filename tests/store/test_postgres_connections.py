@@ -10,15 +10,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure.core.changes import CommitOutcome
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import RunState
 from perdure.errors import NotSerializable, SchemaAhead, SchemaOutdated, StoreError, StoreUnavailable, UsageError
-from perdure.store.postgres import PostgresStore, listener
+from perdure.store.postgres import PostgresStore, attendance, listener
 from perdure.store.postgres.address import parse
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance import Bench
-from perdure.testing.conformance.harness import Harness, end, hints, requeue, step
+from perdure.testing.conformance.harness import Harness, attempt, end, hints, requeue, step
 from tests.support import postgres
 from tests.support.proxy import Proxy, proxy
 
@@ -193,8 +193,8 @@ def test_c12_a_commit_whose_answer_was_lost_is_recognised_when_sent_again() -> N
         async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
             worker, claimed = await bench.begin("t")
             await bench.start("t")
-            batch = [step(claimed, "a"), end(claimed, state=b"state")]
-            await far.store.commit(worker, [step(claimed, "first")])
+            batch: list[Change] = [step(claimed, "a"), end(claimed, state=b"state")]
+            await far.commit(worker, attempt(claimed, "prepares the statement"))
             passing.lose_answers()
             sent = asyncio.ensure_future(far.store.commit(worker, batch))
             await passing.answer_lost.wait()
@@ -216,6 +216,7 @@ def test_a_start_whose_answer_was_lost_is_recognised_when_sent_again() -> None:
         url = server.fresh_url()
         async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
             asked = [await bench.ask("t", key="k"), await bench.ask("t")]
+            await far.start("prepares the statement")
             passing.lose_answers()
             sent = asyncio.ensure_future(far.store.start(asked))
             await passing.answer_lost.wait()
@@ -229,7 +230,9 @@ def test_a_start_whose_answer_was_lost_is_recognised_when_sent_again() -> None:
     on_loop(main)
 
 
-def test_a_store_outlives_the_immediate_stop_of_its_server() -> None:
+def test_a_store_outlives_the_immediate_stop_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "RESTART_GRACE_S", 3600.0)
+
     async def main() -> None:
         with postgres.own_server() as server:
             async with opened(server.url()) as bench:

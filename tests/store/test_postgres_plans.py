@@ -181,8 +181,9 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def rows_read(node: dict[str, Any]) -> float:
     """What a scan found, over all its loops, with what it found in vain."""
-    found: float = node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)
-    return (found + node.get("Rows Removed by Join Filter", 0)) * node.get("Actual Loops", 1)
+    found = node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)
+    found += node.get("Rows Removed by Join Filter", 0)
+    return float(found * node.get("Actual Loops", 1))
 
 
 def pages_read(node: dict[str, Any]) -> int:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import SQLiteStore
-from perdure.store.sqlite.files import side_directory
+from perdure.store.sqlite.files import WriterLock, side_directory
 from tests.store.sqlite_child import ask, begin, employ, step
 
 SCRIPT = Path(__file__).with_name("sqlite_child.py")
@@ -199,10 +199,41 @@ def test_an_idle_process_takes_a_start_within_milliseconds(path: Path, hire: Cal
             await store.start([await ask(store, f"t{number}")])
             taken, _ = await asyncio.to_thread(child.hear, "started")
             latencies.append(float(taken))
-        print("start to claim in another process, ms:", sorted(latencies))
         assert sorted(latencies)[10] < 500
 
     on_store(path, body)
+
+
+def test_a_lock_that_nobody_hands_over_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.store.sqlite.store.ANSWER_S", 0.05)
+
+    async def body(store: SQLiteStore) -> None:
+        lock = WriterLock(side_directory(path))
+        with lock.held():
+            with pytest.raises(StoreUnavailable, match=r"writer\.lock"):
+                await store.reserve_ids(1)
+        lock.close()
+        monkeypatch.setattr("perdure.store.sqlite.store.ANSWER_S", PATIENCE_S)
+        assert await store.reserve_ids(1) > 0
+
+    on_store(path, body)
+
+
+def test_opening_removes_what_dead_workers_left(path: Path, hire: Callable[[str], Child]) -> None:
+    child = hire("attend")
+    (worker,) = child.hear("attending")
+
+    async def end(store: SQLiteStore) -> None:
+        child.signal(signal.SIGKILL)
+        child.process.wait()
+        await store.take_over([int(worker)], recoveries_max=5)
+        (side_directory(path) / f"{worker}.lock").touch()
+
+    async def look(store: SQLiteStore) -> None:
+        assert not (side_directory(path) / f"{worker}.lock").exists()
+
+    on_store(path, end)
+    on_store(path, look)
 
 
 def test_a_fifo_without_a_reader_is_removed(path: Path, hire: Callable[[str], Child]) -> None:

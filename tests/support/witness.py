@@ -12,11 +12,12 @@ from perdure.store.protocol import Store
 from tests.support.sidelog import Body, SideLog
 
 
-async def all_runs(store: Store) -> list[Run]:
-    """Every run, newest first."""
+async def all_runs(store: Store, thread_id: str | None = None) -> list[Run]:
+    """Every run (of a thread), newest first."""
     found: list[Run] = []
     while True:
-        page = await store.list_runs(RunFilter(limit=LIST_ROWS_MAX, after=found[-1].id if found else None))
+        after = found[-1].id if found else None
+        page = await store.list_runs(RunFilter(thread_id=thread_id, limit=LIST_ROWS_MAX, after=after))
         found += page
         if len(page) < LIST_ROWS_MAX:
             return found
@@ -32,9 +33,7 @@ async def records(store: Store, runs: Iterable[Run]) -> dict[Body, Checkpoint]:
     return found
 
 
-async def nothing_was_repeated_after_its_record(
-    store: Store, log: SideLog, *, killed: Set[int] = frozenset()
-) -> int:
+async def nothing_was_repeated_after_its_record(store: Store, log: SideLog, *, killed: Set[int] = frozenset(), thread_id: str | None = None) -> int:
     """No body began after its record was committed, and only processes that were killed left one unfinished; how many
     bodies ran more than once.
 
@@ -42,7 +41,7 @@ async def nothing_was_repeated_after_its_record(
     run, so the last `begin` is the recorder's own.
     """
     pids = {worker.id: worker.pid for worker in await store.workers(alive=False)}
-    found = await records(store, await all_runs(store))
+    found = await records(store, await all_runs(store, thread_id))
     begins = log.begins()
     failed = {
         (line["run"], line["super_step"], line["key"], line["attempt"], line["pid"])

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    import io
     import sys
 
     from perdure.cli.exits import Exit
     from perdure.cli.root import cli
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without the character shows a question mark
     try:
         cli(prog_name="perdure")
     except Exception:

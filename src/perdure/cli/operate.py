@@ -27,7 +27,10 @@ def retry(*, store: str, run: str, as_json: bool) -> None:
 @store_option
 @json_option
 def release(*, store: str, run: str, as_json: bool) -> None:
-    """Send a held RUN on, once what it was held for is looked at."""
+    """Send a held RUN on.
+
+    `perdure runs show RUN` says what it is held for, and what to do before.
+    """
     run_async(_send_on(store, run, verb="release", as_json=as_json))
 
 

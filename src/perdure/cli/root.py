@@ -25,13 +25,13 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("perdure.demo.command:demo", "Watch agents survive kill -9, on this machine."),
-    "worker": Entry("perdure.cli.worker:worker", "Execute runs until a signal comes."),
-    "start": Entry("perdure.cli.start:start", "Start a run of an agent."),
+    "worker": Entry("perdure.cli.worker:worker", "Execute runs of MODULE:APP until a signal comes."),
+    "start": Entry("perdure.cli.start:start", "Start a run of AGENT of MODULE:APP."),
     "runs": Entry("perdure.cli.runs:runs", "List runs, or show what happened to one."),
     "threads": Entry("perdure.cli.threads:threads", "List threads, or show one with its queue and its state."),
     "workers": Entry("perdure.cli.workers:workers", "List workers."),
-    "retry": Entry("perdure.cli.operate:retry", "Send a failed or cancelled run on."),
-    "release": Entry("perdure.cli.operate:release", "Send a held run on."),
+    "retry": Entry("perdure.cli.operate:retry", "Send a failed or cancelled RUN on."),
+    "release": Entry("perdure.cli.operate:release", "Send a held RUN on."),
     "migrate": Entry("perdure.cli.migrate:migrate", "Bring the store's schema up to date."),
     "doctor": Entry("perdure.cli.doctor:doctor", "Check this machine and the store, and say what to do."),
     "bench": Entry("perdure.bench.command:bench", "Measure this machine, each number beside its raw limit."),
@@ -59,6 +59,14 @@ class Root(click.Group):
         """The list of commands, without importing one of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """Parse the command line; `--help` and `--version` are printed here."""
+        try:
+            return super().make_context(*arguments, **extra)
+        except BrokenPipeError:
+            leave_pipe()
+            raise click.exceptions.Exit(Exit.OK) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, flush what it wrote, and exit as `exits` says."""

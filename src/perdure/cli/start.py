@@ -18,11 +18,15 @@ from perdure.errors import RunEnded, RunHeld, UsageError
 if TYPE_CHECKING:
     from perdure.app import App
     from perdure.cli.facts import Fact
+    from perdure.cli.waiting import Why
     from perdure.client.handles import Handle
     from perdure.store.protocol import Store
 
 LOOK_S = 1.0
-"""How often somebody who waits is told what the run waits for."""
+"""How often somebody at a terminal is told where the run stands."""
+
+PATIENCE_S = 3.0
+"""How long a script waits before it is told that the run needs somebody."""
 
 
 @click.command()
@@ -45,9 +49,9 @@ LOOK_S = 1.0
 def start(
     *, target: str, agent: str, args: str, kwargs: str, wait: bool, store: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Start a run of AGENT of MODULE:APP. It is on disk when the command returns.
+    """Start a run of AGENT of MODULE:APP.
 
-    With --wait the result is printed as JSON; a run that fails or is held exits with 1.
+    It is on disk when the command returns. With --wait the result is printed as JSON; a run that fails or is held exits with 1.
     """
     from perdure.cli.arguments import parse_args, parse_kwargs, typed
 
@@ -88,26 +92,37 @@ async def _start(app: App, agent: str, args: list[Any], kwargs: dict[str, Any], 
 
 
 async def _ended(store: Store, handle: Handle[Any]) -> None:
-    """Wait for the end; on a terminal, say meanwhile where the run stands."""
+    """Wait for the end, and say meanwhile what the run waits for."""
     result = asyncio.ensure_future(handle.result())
     try:
-        if sys.stderr.isatty():
-            await _tell(store, handle.run_id, result)
+        await (_show_progress if sys.stderr.isatty() else _say_once)(store, handle.run_id, result)
         await result
     finally:
         result.cancel()
 
 
-async def _tell(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+async def _show_progress(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+    """A line on the terminal that says where the run stands."""
     from perdure.cli.terminal import Page
 
-    page = Page(stderr=True)
-    with page.status(f"{name} …") as status:
+    with Page(stderr=True).status(f"{name} …") as status:
         while not (await asyncio.wait({result}, timeout=LOOK_S))[0]:
             fact = await _fact(store, name)
-            remedy = f" ({fact.why.remedy})" if fact.why and fact.why.remedy else ""
-            standing = f"waits for {fact.why.what}{remedy}" if fact.why else f"super-step {fact.run.super_step}"
+            standing = _waits(fact.why) if fact.why else f"super-step {fact.run.super_step}"
             status.update(f"{name} {fact.run.state.value}: {standing}")
+
+
+async def _say_once(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+    """A line in the log, if the run waits for somebody to do something."""
+    while not (await asyncio.wait({result}, timeout=PATIENCE_S))[0]:
+        fact = await _fact(store, name)
+        if fact.why and fact.why.remedy:
+            click.echo(f"{name} {_waits(fact.why)}", err=True)
+            return
+
+
+def _waits(why: Why) -> str:
+    return f"waits for {why.what}" + (f" ({why.remedy})" if why.remedy else "")
 
 
 async def _fact(store: Store, name: str) -> Fact:

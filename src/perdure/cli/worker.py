@@ -57,7 +57,6 @@ def serve(app: Any, given: dict[str, Any]) -> None:
 
     settings = worker_settings(**given)
     began = time.monotonic_ns()
-    in_hand = 0
 
     def started(worker: Any) -> None:
         agents = ", ".join(sorted(clean(agent) for agent in app.agents))
@@ -68,10 +67,8 @@ def serve(app: Any, given: dict[str, Any]) -> None:
         )
 
     def heard(event: str, fields: dict[str, Any]) -> None:
-        nonlocal in_hand
-        if event == "worker.draining":
-            in_hand = int(fields["runs"])
-            click.echo(f"draining: {count(in_hand, 'run')} in hand; once more gives everything back at once")
+        if event == "worker.draining" and fields["runs"]:
+            click.echo(f"draining: {count(fields['runs'], 'run')} in hand; once more gives everything back at once")
 
     quiet = subscribe(heard)
     try:

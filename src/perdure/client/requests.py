@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, StartRun, ThreadHeld
-from perdure.core.digests import digest
+from perdure.core.digests import canonical, digest
 from perdure.core.durations import seconds
 from perdure.core.limits import ID_CHARS_MAX, LIST_ROWS_MAX, NAME_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
 from perdure.core.records import IfBusy, RunState, run_id
@@ -31,8 +31,8 @@ async def start_request(
     tenant: str | None, tags: Iterable[str],
 ) -> StartRun:  # fmt: skip
     """A start, checked: bad input raises here and nothing is written."""
-    arguments = agent.signature.bind_encode(args, kwargs)
-    payload, blobs = spill(arguments)
+    bound = agent.signature.bind(args, kwargs)
+    payload, blobs = spill(agent.signature.bind_encode(args, kwargs))
     checks = (
         None if thread_id is None else checked_id("a thread id", thread_id),
         None if key is None else checked_id("a start key", key),
@@ -46,7 +46,7 @@ async def start_request(
     first = await ids.take(2)
     return StartRun(
         id=first, thread=first + 1, thread_id=checks[0] or run_id(first), agent=agent.name, queue=where, priority=rank,
-        delay_us=delay_us, key=checks[1], digest=digest(agent.name.encode() + b"\0" + arguments), payload=payload,
+        delay_us=delay_us, key=checks[1], digest=digest(canonical((agent.name, bound.args, bound.kwargs))), payload=payload,
         if_busy=mode, tenant=checks[2], tags=labels, blobs=blobs,
     )  # fmt: skip
 

@@ -62,6 +62,11 @@ def run_until_done(
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run on a loop of the fast kind where the platform has it."""
+    if asyncio._get_running_loop() is not None:
+        main.close()
+        raise UsageError(
+            "this call blocks and an event loop is running here; inside one, use app.start() and app.worker()"
+        )
     try:
         import uvloop
     except ImportError:

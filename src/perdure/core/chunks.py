@@ -1,8 +1,8 @@
 """Where a long list is cut, so that most chunks survive when it changes.
 
-A chunk ends after an element whose checksum says so; the longer the element, the likelier. Its position does not enter,
-so after an insertion or a removal the borders soon fall where they fell before, and all chunks from there on are the same
-as they were. The elements after the last border are the tail: the only part that an append changes.
+A chunk ends after an element whose checksum says so; the longer the element, the likelier. Its position does not
+enter, so after an insertion or a removal the borders soon fall where they fell before, and all chunks from there on
+are the same as they were. The elements after the last border are the tail: the only part that an append changes.
 """
 
 from __future__ import annotations

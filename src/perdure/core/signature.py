@@ -33,7 +33,7 @@ class Signature:
 
     def __init__(self, fn: Callable[..., Any], *, name: str, signature: inspect.Signature) -> None:
         self.name = name
-        self.text = f"{name}{signature}"
+        self.text = f"{name}{_readable(signature)}"
         self.params: Mapping[str, inspect.Parameter] = signature.parameters
         self._fn = fn
         self._signature = signature
@@ -123,6 +123,25 @@ class Signature:
 
     def _misfit(self, what: str) -> typing.Never:
         raise NotSerializable(f"The recorded call has {what}; the function is now {self.text}.", path="$")
+
+
+class _Bare(str):
+    """An annotation that is text, shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _readable(signature: inspect.Signature) -> inspect.Signature:
+    """A signature that prints as its author wrote it."""
+
+    def shown(annotation: Any) -> Any:
+        return _Bare(annotation) if isinstance(annotation, str) else annotation
+
+    params = [param.replace(annotation=shown(param.annotation)) for param in signature.parameters.values()]
+    return signature.replace(parameters=params, return_annotation=shown(signature.return_annotation))
 
 
 def function_name(fn: Callable[..., Any]) -> str:

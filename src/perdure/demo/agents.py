@@ -159,6 +159,9 @@ def ranker() -> Ranker:
     return ranker_of(brief.docs)
 
 
+if log is not None:
+    ranker()  # In a scene's worker the index is there before the first run: no step has to pay for it.
+
 clients: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelClient] = WeakKeyDictionary()
 
 

@@ -57,8 +57,9 @@ def main(*, questions: int, server_python: str, store: str | None, keep: str) ->
     out = console()
     try:
         import_httpx()
+        model = weights(server_python)
         folder, name = output_folder(Path(keep))
-        with served(server_python, folder / "model-server.log") as url:
+        with served(server_python, model, log=folder / "model-server.log") as url:
             os.environ.update(OPENAI_BASE_URL=url, OPENAI_MODEL=MODEL, OPENAI_API_KEY="")
             script = Script(
                 store=store_url(store, folder), folder=folder, name=name, questions=questions, concurrency=CONCURRENCY,
@@ -71,11 +72,11 @@ def main(*, questions: int, server_python: str, store: str | None, keep: str) ->
 
 
 @contextmanager
-def served(python: str, log: Path) -> Iterator[str]:
+def served(python: str, model: str, *, log: Path) -> Iterator[str]:
     """The model's server, ready; gives its base URL."""
     port = free_port()
     threads = str(os.cpu_count() or 1)
-    command = [python, "-I", "-m", "llama_cpp.server", "--model", weights(python), "--model_alias", MODEL]
+    command = [python, "-I", "-m", "llama_cpp.server", "--model", model, "--model_alias", MODEL]
     command += ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", str(CONTEXT_TOKENS), "--n_threads", threads]
     # By default a new request cuts off the one before it.
     command += ["--interrupt_requests", "False", "--verbose", "False"]

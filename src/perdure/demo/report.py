@@ -178,16 +178,20 @@ def recovered(evidence: Evidence, kill: Kill) -> Promise:
 
 def repeats(evidence: Evidence, kill: Kill) -> Promise:
     """Every body that ran again was in flight at the kill: begun by the killed process, and not recorded by it."""
-    running = unrecorded = 0
+    running = 0
+    late_s: list[float] = []
     for body, times in evidence.repeated.items():
         if excused(evidence, kill, body, times):
-            running += times[0].ended is None
-            unrecorded += times[0].ended is not None
-    count = len(evidence.repeated)
-    text = f"step bodies executed more than once {count}; in flight at the kill {running + unrecorded}/{count}"
-    if unrecorded:
-        text += f" ({running} running, {unrecorded} ended but unrecorded)"
-    return Promise(running + unrecorded == count, text)
+            ended = times[0].ended
+            if ended is None:
+                running += 1
+            else:
+                late_s.append(max(0.0, kill.mono - ended))
+    count, excuses = len(evidence.repeated), running + len(late_s)
+    text = f"step bodies executed more than once {count}; in flight at the kill {excuses}/{count}"
+    if late_s:
+        text += f" ({running} running, {len(late_s)} ended up to {max(late_s) * 1000:.0f} ms before it, unrecorded)"
+    return Promise(excuses == count, text)
 
 
 def excused(evidence: Evidence, kill: Kill, body: Body, times: list[Execution]) -> bool:

@@ -169,8 +169,8 @@ class Scene:
 
     async def _count(self, store: Store) -> None:
         """Ask the store how far everything is, and show it."""
-        runs = await runs_of(store, self.script.name)
         workers = await store.workers(alive=False)
+        runs = await runs_of(store, self.script.name)
         settled = sum(run.state in SETTLED for run in runs)
         if settled > self.answered:
             self.answered, self.answered_at = settled, time.monotonic()

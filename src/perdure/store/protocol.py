@@ -116,8 +116,8 @@ class Store(Protocol):
 
     async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
         """Give back every run that this alive worker's row owns and that is not in `keep`: `queued`, `fence + 1`,
-        nothing counted; returns how many. A worker calls it after a claim whose answer was lost (it may own runs it never
-        heard of), with no claim in flight."""
+        nothing counted; returns how many. A worker calls it after a claim whose answer was lost (it may own runs it
+        never heard of), with no claim in flight."""
 
     async def workers(self, *, alive: bool = True) -> list[Worker]:
         """Workers, oldest first, with the number of runs each holds; all of them with `alive=False`."""
@@ -159,8 +159,8 @@ class Store(Protocol):
 
     async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
         """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its `ENDED`
-        checkpoint and the named failed step records deleted. It takes its old place in its thread's order. None if
-        there is no such run; a run in another state is returned unchanged."""
+        checkpoint and the named failed step records deleted. It takes its old place in its thread's order, but a head
+        that has begun keeps its turn. None if there is no such run; a run in another state is returned unchanged."""
 
     async def release(self, run: int) -> Run | None:
         """Send a held run on: `queued`, `strikes = 0`, reason cleared. None if there is no such run; a run in another

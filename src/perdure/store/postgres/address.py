@@ -1,9 +1,9 @@
 """Where a Postgres store lies: what its URL says.
 
-`postgresql://user:password@host:5432/database?schema=perdure` and, optionally, `pooler=transaction`; whatever else stands
-in the query (`sslmode`, `host` for a socket's directory, …) is the driver's. A pooler that gives every transaction
-another connection can keep neither prepared statements nor session locks nor listeners of the database: with
-`pooler=transaction` the store does without, and work is found by polling.
+`postgresql://user:password@host:5432/database?schema=perdure` and, optionally, `pooler=transaction`; whatever else
+stands in the query (`sslmode`, `host` for a socket's directory, …) is the driver's. A pooler that gives every
+transaction another connection can keep neither prepared statements nor session locks nor listeners of the database:
+with `pooler=transaction` the store does without, and work is found by polling.
 """
 
 from __future__ import annotations

@@ -69,6 +69,6 @@ class Attendance:
 
 
 def lock_key(schema: str, worker: int) -> int:
-    """The number of a worker's advisory lock: 64 bits of a hash, since locks are shared by all schemas of a database."""
+    """The number of a worker's advisory lock: a hash, since all schemas of a database share one space of numbers."""
     digest = hashlib.blake2b(f"perdure worker {schema} {worker}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)

@@ -9,7 +9,7 @@ does not take. So one bad member fails alone, and a healthy batch pays nothing f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import msgspec
@@ -21,7 +21,12 @@ from perdure.store.postgres import batches, failures, rows, schema
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line, Pool
 
-REASON_CHARS_MAX = 500
+REASON_CHARS_MAX: Final = 500
+"""Of the database's words about a refusal."""
+PLAIN: Final = (
+    "id", "thread", "thread_id", "agent", "queue", "priority", "delay_us", "key", "digest", "payload", "tenant",
+)  # fmt: skip
+"""Fields of a start that become columns as they are."""
 
 
 class Committer:
@@ -142,8 +147,8 @@ class Starter:
     async def _start(self, connection: asyncpg.Connection[Any], parts: list[Sequence[StartRun]]) -> list[Any]:
         """One round trip for one part; more are one transaction."""
         if len(parts) == 1:
-            return await connection.fetch(self._statement.text, *self._arguments(parts[0]))
-        found = []
+            return list(await connection.fetch(self._statement.text, *self._arguments(parts[0])))
+        found: list[Any] = []
         async with connection.transaction():
             for part in parts:
                 found += await connection.fetch(self._statement.text, *self._arguments(part))
@@ -151,8 +156,7 @@ class Starter:
 
     def _arguments(self, starts: Sequence[StartRun]) -> tuple[Any, ...]:
         start, digest, data = batches.start_blobs(starts)
-        plain = ("id", "thread", "thread_id", "agent", "queue", "priority", "delay_us", "key", "digest", "payload", "tenant")
-        values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in plain}
+        values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in PLAIN}
         values["if_busy"] = [each.if_busy.value for each in starts]
         values["tags"] = [msgspec.json.encode(each.tags).decode() if each.tags else None for each in starts]
         values |= {"blob_start": start, "blob_digest": digest, "blob_data": data}
@@ -160,7 +164,7 @@ class Starter:
 
 
 def _without_repeated_keys(starts: Sequence[StartRun]) -> list[Sequence[StartRun]]:
-    """Cut the group before each start whose key came before: what the first one did decides what the second one gets."""
+    """Cut the group before a start whose key came before: what the first one did decides what the second one gets."""
     parts: list[list[StartRun]] = [[]]
     keys: set[str] = set()
     for start in starts:

@@ -1,7 +1,7 @@
 """What an error of the driver or the server means here.
 
-Four kinds. *Unreachable*: the connection is gone or the server cannot work now; the effect is unknown and the call may be
-repeated. *Repeatable*: the transaction was rolled back because it met another one. *Refused*: the server or the
+Four kinds. *Unreachable*: the connection is gone or the server cannot work now; the effect is unknown and the call may
+be repeated. *Repeatable*: the transaction was rolled back because it met another one. *Refused*: the server or the
 driver does not take a value. *Wrong*: someone must change something; the message says what.
 """
 
@@ -48,6 +48,9 @@ REFUSED: Final = (
 )
 """The driver's own refusal of an argument, and classes 22, 23 and 54 of the server."""
 
+UNCHANGED: Final[tuple[type[Exception], ...]] = (*REPEATABLE, *REFUSED)
+"""What the caller treats by the driver's own name."""
+
 NO_SCHEMA: Final = (
     asyncpg.exceptions.UndefinedTableError,
     asyncpg.exceptions.UndefinedFunctionError,
@@ -61,15 +64,10 @@ NO_ACCESS: Final = (
 )
 
 
-def is_repeatable(error: BaseException) -> bool:
-    """Whether the whole transaction may simply be tried again."""
-    return isinstance(error, REPEATABLE)
-
-
 def translate(error: Exception, address: Address) -> Exception:
     """The error as perdure names it; a refusal and what may be repeated stay as they are."""
     url = address.public
-    if isinstance(error, REPEATABLE + REFUSED):
+    if isinstance(error, UNCHANGED):
         return error
     if isinstance(error, NO_ACCESS):
         return StoreError(f"{url} refuses this user: {error}. Check user, password and grants.", url=url)

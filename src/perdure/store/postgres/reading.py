@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from perdure.core.records import Attempt, Checkpoint, Outcome, Run, Thread, Worker
 from perdure.core.changes import RunFilter
+from perdure.core.records import Attempt, Checkpoint, Outcome, Run, Thread, Worker
 from perdure.errors import StoreError
 from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import Address
@@ -65,7 +65,8 @@ class Reader:
 
     async def list_threads(self, *, agent: str | None, limit: int, after: int | None) -> list[Thread]:
         before = ID_MAX if after is None else after
-        return [rows.to_thread(row) for row in await self._fetch("list_threads", agent=agent, limit=limit, before=before)]
+        found = await self._fetch("list_threads", agent=agent, limit=limit, before=before)
+        return [rows.to_thread(row) for row in found]
 
     async def checkpoints(
         self, run: int, *, super_step: int | None, boundaries: bool, limit: int, after: tuple[int, int] | None
@@ -125,11 +126,9 @@ class Reader:
 
 
 def _check_durability(found: Any) -> list[Check]:
-    remedy = "a crash can lose what was committed: set it to on"
-    return [
-        (name, found[name] != "off", "on" if found[name] == "on" else f"{found[name]}" + (f"; {remedy}" * (found[name] == "off")))
-        for name in ("fsync", "full_page_writes", "synchronous_commit")
-    ]
+    remedy = "off: a crash can lose what was committed; set it to on"
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    return [(name, found[name] != "off", remedy if found[name] == "off" else found[name]) for name in names]
 
 
 def _check_isolation(found: Any) -> Check:

@@ -39,7 +39,8 @@ def to_outcome(row: Row) -> Outcome:
 
 
 def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row]) -> Claimed:
-    return Claimed(*row, tuple(map(to_checkpoint, records)), tuple(map(to_attempt, attempts)))
+    log = {"records": tuple(map(to_checkpoint, records)), "attempts": tuple(map(to_attempt, attempts))}
+    return Claimed(**dict(row) | log)
 
 
 def to_start_outcome(start: StartRun, row: Row) -> StartOutcome:

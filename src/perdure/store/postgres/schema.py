@@ -64,7 +64,7 @@ async def check(line: Line, address: Address) -> int:
     newest = len(migrations(address.prefix))
     found = await version(line, address)
     ids = {"url": address.public, "found": found, "wanted": newest}
-    if 0 < found < newest:
+    if found != 0 and found < newest:
         remedy = "Run `perdure migrate`"
         raise SchemaOutdated(f"{address.public} has schema {found}, this perdure needs {newest}. {remedy}.", **ids)
     if found > newest:
@@ -97,8 +97,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> tup
 
 
 async def _version(connection: asyncpg.Connection[Any], address: Address) -> int:
-    table = await connection.fetchval("select to_regclass($1)::oid", f"{address.prefix}meta")
-    if table is None:
+    if not await connection.fetchval(statements(address.prefix)["has_schema"].text, address.schema):
         return 0
     found: int | None = await connection.fetchval(statements(address.prefix)["get_version"].text)
     return found or 0

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
 from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.errors import StoreError
 from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
@@ -49,10 +50,14 @@ class PostgresStore:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        async with self._clients.line() as line:
-            if await schema.check(line, self._address) == 0:
-                await schema.migrate(line, self._address)
-                await schema.check(line, self._address)
+        try:
+            async with self._clients.line() as line:
+                if await schema.check(line, self._address) == 0:
+                    await schema.migrate(line, self._address)
+                    await schema.check(line, self._address)
+        except StoreError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         await self._listener.close()

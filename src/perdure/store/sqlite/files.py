@@ -134,11 +134,9 @@ class Attendance:
             self._descriptors.close(fd)
         self._path(worker).unlink(missing_ok=True)
 
-    def sweep(self, living: set[int]) -> None:
-        """Remove the files of workers that are no longer alive."""
-        for path in self._directory.glob("*.lock"):
-            if path.stem.isdecimal() and int(path.stem) not in living and self.is_silent(int(path.stem)):
-                path.unlink(missing_ok=True)
+    def workers(self) -> list[int]:
+        """Workers that have a file."""
+        return [int(path.stem) for path in self._directory.glob("*.lock") if path.stem.isdecimal()]
 
     def close(self) -> None:
         """Let go: from now on these workers are silent."""

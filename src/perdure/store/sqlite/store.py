@@ -68,9 +68,7 @@ class SQLiteStore:
             return
         await asyncio.to_thread(self._prepare)
         self._open = _Open(self._database, self._directory, asyncio.get_running_loop())
-        living = await self._read(lambda reader: reader.array("living"))
-        self._open.attendance.sweep(set(living))
-        wake.sweep(self._directory)
+        await self._sweep()
 
     async def close(self) -> None:
         """Do what is queued, and let go of everything."""
@@ -96,6 +94,15 @@ class SQLiteStore:
 
     def listen(self, on_hint: Callable[[Hint], None]) -> Callable[[], None]:
         return self._opened.ear.listen(on_hint)
+
+    async def _sweep(self) -> None:
+        """Remove what dead processes left. Files are listed before rows, as a worker has its row before its file: the
+        other way round, the file of one that has just registered would go."""
+        filed = self._opened.attendance.workers()
+        living = await self._read(lambda reader: reader.array("living"))
+        for worker in set(filed) - set(living):
+            self._forget(worker)
+        wake.sweep(self._directory)
 
     def _prepare(self) -> None:
         """Make a new file, or refuse one that this code cannot use."""

@@ -75,7 +75,7 @@ class Reader:
             size = 1 << (len(part) - 1).bit_length()
             values = list(chain.from_iterable(part))
             values += [None] * ((size - len(part)) * len(part[0]))
-            yield self.connection.execute(_spread(name, size), values)
+            yield self.connection.execute(spread_text(name, size), values)
 
 
 class Transaction(Reader):
@@ -131,7 +131,7 @@ def encode(value: Any) -> str:
 
 
 @functools.cache
-def _spread(name: str, size: int) -> str:
+def spread_text(name: str, size: int) -> str:
     text, count = _ROW.subn(lambda row: ", ".join([row[0]] * size), STATEMENTS[name].text)
     assert count == 1, f"{name} must have one row of parameters"
     return text

@@ -42,6 +42,16 @@ _ears: Final[dict[Path, dict[str, Ear]]] = {}
 _ears_lock: Final = threading.Lock()
 
 
+def _forget_ears() -> None:
+    """A forked child has none of its parent's loops."""
+    _ears.clear()
+    _ears_lock.release()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(before=_ears_lock.acquire, after_in_parent=_ears_lock.release, after_in_child=_forget_ears)
+
+
 def sweep(directory: Path) -> None:
     """Remove FIFOs that a process left while it made them."""
     for path in directory.glob("*.wake.new"):

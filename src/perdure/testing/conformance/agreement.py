@@ -90,11 +90,12 @@ class History:
         self.told.append(name)
         expected = await call(self.reference)
         found = await call(self.store)
-        assert show(found) == show(expected), self._story(f"{show(found)}\n  instead of {show(expected)}")
+        assert show(found) == show(expected), self._story(show(found), show(expected))
         return expected
 
-    def _story(self, end: str) -> str:
-        return f"history {self.seed}:\n  " + "\n  ".join([*self.told, end])
+    def _story(self, found: Any, expected: Any) -> str:
+        told = "\n  ".join(self.told)
+        return f"history {self.seed} ends with\n  {found}\ninstead of\n  {expected}\nafter\n  {told}"
 
     async def go_on(self) -> None:
         """Tell one more thing."""
@@ -186,6 +187,8 @@ class History:
             await self._send(worker, batch, show=lambda answer: answer.alive)
 
     async def _send(self, worker: int, batch: list[Change], show: Callable[[CommitOutcome], Any] | None = None) -> None:
+        if not batch:
+            return
         self.batches.append((worker, batch))
         await self.both(f"commit {worker} {batch}", lambda store: store.commit(worker, batch), show or show_outcome)
 

@@ -2,12 +2,12 @@
 -- sound: the worker's row is locked first, and the fences are read in a later snapshot. A single statement that locked
 -- and compared would wait for the lock and then compare what it had seen before the wait.
 --
--- The lock is the weakest one (`for key share`): it lets a renewal of the lease pass, which changes no key, and excludes
--- `for update`, which is what take-over, retirement and every other change of ownership take.
+-- The lock is the weakest one (`for key share`): it lets a renewal of the lease pass, which changes no key, and
+-- excludes `for update`, which is what take-over, retirement and every other change of ownership take.
 --
--- Every function is planned once, for indexes and nested loops (`fix_plans` in `sql/meta.sql`). Statements are written so
--- that one index fits: a row is found by its id alone and its state looked at afterwards, since a partial index on the
--- state looks cheap while it is empty.
+-- Every function is planned once, for indexes and nested loops (`fix_plans` in `sql/meta.sql`). Statements are
+-- written so that one index fits: a row is found by its id alone and its state looked at afterwards, since a
+-- partial index on the state looks cheap while it is empty.
 
 -- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
 -- (`lost`) or its slice has ended (`done`). A row that exists is a unique violation; the caller sifts.

@@ -1,6 +1,6 @@
--- Declare one worker dead and take its runs, if its lease has run out or its death is known; nothing where the row is
--- gone, finished, renewed, or locked by a commit. The row is marked before the runs are touched. (Only a running run has a
--- worker; to ask for its state as well would let another index be chosen.)
+-- Declare one worker dead and take its runs, if its lease has run out or its death is known; nothing where the row
+-- is gone, finished, renewed, or locked by a commit. The row is marked before the runs are touched. (Only a running
+-- run has a worker; to ask for its state as well would let another index be chosen.)
 create or replace function perdure.take_over(
   p_worker bigint, p_known boolean, p_recoveries_max integer, out requeued bigint[], out held bigint[]
 )

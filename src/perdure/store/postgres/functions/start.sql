@@ -1,8 +1,8 @@
--- Put runs on disk. No key comes twice in one call. Locks are taken in one order everywhere: keys in order, new threads
--- by name, known threads by id; so groups that overlap wait for each other and never in a circle.
+-- Put runs on disk. No key comes twice in one call. Locks are taken in one order everywhere: keys in order, new
+-- threads by name, known threads by id; so groups that overlap wait for each other and never in a circle.
 --
--- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is busy;
--- 4 the thread belongs to another agent.
+-- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is
+-- busy; 4 the thread belongs to another agent.
 create or replace function perdure.start(
   s_id bigint[], s_thread bigint[], s_thread_id text[], s_agent text[], s_queue text[], s_priority integer[],
   s_delay_us bigint[], s_key text[], s_digest bytea[], s_payload bytea[], s_if_busy text[], s_tenant text[],

@@ -1,3 +1,13 @@
+-- name: has_schema
+-- Whether the schema is there. (Not to_regclass: that may remember, from before a wait, that it was not.)
+select exists (
+  select
+  from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  where n.nspname = :schema
+    and c.relname = 'meta'
+)
+
 -- name: get_version
 -- The schema's version.
 select version from perdure.meta
@@ -33,8 +43,8 @@ select
 update perdure.meta set version = version
 
 -- name: fix_plans
--- Have all functions plan once, as nested loops over indexes: what was planned on empty tables, without statistics, stays
--- right when they are full, and no backlog of statistics can change it.
+-- Have all functions plan once, as nested loops over indexes: what was planned on empty tables, without statistics,
+-- stays right when they are full, and no backlog of statistics can change it.
 do $$
 declare
   v_function regprocedure;

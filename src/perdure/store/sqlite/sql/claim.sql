@@ -10,8 +10,8 @@ limit 1
 -- name: claimable
 -- A page of the runs of one priority that this worker may claim, from after a pair of `ready_at` and id, as JSON.
 select json_group_array(json_array(
-  r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes,
-  r.created_at, r.ready_at
+  page.id, page.thread, t.thread_id, page.agent, page.fence, page.super_step, page.attempt, page.recoveries,
+  page.strikes, page.created_at, page.ready_at
 ))
 from (
   select *
@@ -25,8 +25,8 @@ from (
     and (deployment is null or deployment = :deployment)
   order by ready_at, id
   limit :limit
-) r
-join perdure.threads t on t.id = r.thread
+) page
+join perdure.threads t on t.id = page.thread
 
 -- name: claim_runs
 -- Put these runs into the worker's hands.
