@@ -207,6 +207,7 @@ class App:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
         client = await self._client()
         run = _number(run_id)
+        await self._check_thread_stands(client, run_id)
         failed_keys = await self._failed_keys(client, run)
         return await self._sent_on(
             client, run_id, await client.store.retry(run, failed_keys), "failed or cancelled", "retry"
@@ -289,6 +290,18 @@ class App:
             thread = await client.store.get_thread(run.thread_id)
             head = None if thread is None else thread.head
         return run_info(run, None, decode, head=head, now_us=await client.store.now_us())
+
+    async def _check_thread_stands(self, client: Client, run_id: str) -> None:
+        """Refuse to go on from a state that later runs of the thread have built upon: their work would be overwritten."""
+        for run in await client.store.get_runs([_number(run_id)]):
+            thread = await client.store.get_thread(run.thread_id)
+            if run.state in TERMINAL and run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
+                raise Conflict(
+                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going on from "
+                    "there would undo the state of later runs. Start a new run on the thread instead",
+                    run_id=run_id,
+                    thread_id=run.thread_id,
+                )
 
     async def _failed_keys(self, client: Client, run: int) -> tuple[str, ...]:
         """The steps whose failure ended the run."""

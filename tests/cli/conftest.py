@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.root import cli
-
-from .world import build
+from tests.cli.world import build
 
 
 @pytest.fixture(scope="session")

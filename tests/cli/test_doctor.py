@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from tests.cli.conftest import Run
 
 
 def test_a_healthy_machine_is_well(perdure: Run) -> None:

@@ -20,8 +20,7 @@ from perdure.errors import (
     ThreadBusy,
     UnknownAgent,
 )
-
-from .conftest import Run
+from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize(

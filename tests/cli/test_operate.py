@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .conftest import Run
+from tests.cli.conftest import Run
 
 
 def test_a_failed_run_goes_back_into_the_queue_without_its_failed_step(perdure: Run) -> None:

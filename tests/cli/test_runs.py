@@ -9,9 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from perdure.client.info import RunInfo
-
-from .conftest import Run
-from .world import LONG
+from tests.cli.conftest import Run
+from tests.cli.world import LONG
 
 
 def documents(perdure: Run, *arguments: str) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from .conftest import Run
-from .world import LONG
+from tests.cli.conftest import Run
+from tests.cli.world import LONG
 
 
 def test_threads_are_listed_with_what_they_do(perdure: Run) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perdure.cli.timeline import Handover, Try, timeline
 from perdure.core.records import Kind, RunState
-
-from .rows import attempt, run, step
+from tests.cli.rows import attempt, run, step
 
 
 def test_steps_stand_in_the_order_they_were_recorded() -> None:

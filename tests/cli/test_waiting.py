@@ -9,8 +9,7 @@ import pytest
 
 from perdure.cli.waiting import Why, why
 from perdure.core.records import HeldReason, Run, RunState, Worker
-
-from .rows import NOW, SECOND, run, worker
+from tests.cli.rows import NOW, SECOND, run, worker
 
 
 def asked(subject: Run, *, head: Run | None = None, workers: Sequence[Worker] = ()) -> Why:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -52,10 +53,10 @@ def test_a_process_killed_around_any_write_comes_to_the_same_end(
     codes = run_children(live_in_a_child, [(str(log.path), store_url, *point) for point in points.items()])
     assert set(codes) <= {0, -9} and codes.count(-9) >= WRITES_MIN
     assert len(log.lines("struck")) == codes.count(-9)
-    killed = asyncio.run(_bury(store_url))
+    asyncio.run(_on(store_url, _bury))
     asyncio.run(_all(live(store_url, name) for name in points))
 
-    _check(store_url, log, list(points), killed)
+    _check(store_url, log, list(points))
 
 
 @pytest.mark.parametrize("moment", ["before", "lost"])
@@ -68,26 +69,26 @@ def test_a_worker_that_does_not_hear_of_one_of_its_writes_goes_on_to_the_same_en
     asyncio.run(_all(live(store_url, *point) for point in points.items()))
 
     assert len(log.lines("struck")) >= WRITES_MIN
-    _check(store_url, log, list(points), set())
+    _check(store_url, log, list(points))
 
 
 def test_a_process_killed_at_every_second_commit_still_comes_to_the_same_end(store_url: str, log: SideLog) -> None:
     asyncio.run(live(store_url, "undisturbed"))
     # Each life writes one record more than the one before: there is progress, so the run is no poison.
     fault = Fault(2, "lost", verbs=frozenset({"commit"}))
-    killed = set[int]()
     for lives in itertools.count(1):
         if run_children(live_in_a_child, [(str(log.path), store_url, "again", fault)]) == [0]:
             break
-        killed |= asyncio.run(_bury(store_url))
+        asyncio.run(_on(store_url, _bury))
         assert lives < LIVES_MAX
 
     assert lives > RECOVERIES_MAX
-    _check(store_url, log, ["again"], killed)
+    _check(store_url, log, ["again"])
 
 
-def _check(store_url: str, log: SideLog, names: list[str], killed: set[int]) -> None:
+def _check(store_url: str, log: SideLog, names: list[str]) -> None:
     """Each of these threads is as the undisturbed one is, and no body ran without need."""
+    killed = {line["pid"] for line in log.lines("struck")} - {os.getpid()}
 
     async def check(store: Store) -> None:
         expected = await _end_state(store, "undisturbed")
@@ -116,15 +117,9 @@ async def _end_state(store: Store, thread_id: str) -> EndState:
     )
 
 
-async def _bury(store_url: str) -> set[int]:
-    """Declare the dead dead, as a neighbour would a moment later; their pids."""
-
-    async def bury(store: Store) -> set[int]:
-        alive = {worker.id: worker.pid for worker in await store.workers()}
-        await store.take_over(list(alive), recoveries_max=RECOVERIES_MAX)
-        return set(alive.values())
-
-    return await _on(store_url, bury)
+async def _bury(store: Store) -> None:
+    """Declare the dead dead, as a neighbour would a moment later."""
+    await store.take_over([worker.id for worker in await store.workers()], recoveries_max=RECOVERIES_MAX)
 
 
 async def _on(store_url: str, act: Callable[[Store], Awaitable[T]]) -> T:

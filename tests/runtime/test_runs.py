@@ -84,6 +84,31 @@ def test_state_belongs_to_the_thread_and_outlives_its_runs() -> None:
     asyncio.run(main())
 
 
+def test_a_run_is_not_retried_from_a_state_that_later_runs_have_built_upon() -> None:
+    app = fresh_app()
+    broken = [True]
+
+    @app.agent
+    async def agent(again: bool, *, state: Count) -> int | Again:
+        state["n"] = state.get("n", 0) + 1
+        if again:
+            return Again(False)
+        if broken.pop() if broken else False:
+            raise ValueError("once")
+        return state["n"]
+
+    async def main() -> None:
+        async with working(app):
+            failed = await app.start(agent, True, thread_id="t")
+            with pytest.raises(RunFailed):
+                await failed.result(timeout=20)
+            assert await (await app.start(agent, False, thread_id="t")).result(timeout=20) == 2
+            with pytest.raises(perdure.Conflict, match="has gone on since"):
+                await app.retry(failed.run_id)
+
+    asyncio.run(main())
+
+
 def test_a_state_that_does_not_load_holds_the_run() -> None:
     app = fresh_app()
 
@@ -363,10 +388,9 @@ def test_c08_runs_that_wait_go_back_at_once_and_bodies_get_the_grace_period() ->
                 worker.stop()
 
                 async def given_back() -> bool:
-                    return len(await app.runs(state="queued", limit=1000)) == 96
+                    return worker.running == 4 and len(await app.runs(state="queued", limit=1000)) == 96
 
-                await until(given_back, "96 runs given back")
-                assert worker.running == 4
+                await until(given_back, "96 runs given back, the 4 bodies still in hand")
                 gate.set()
                 await worker.stopped()
             return await app.runs(limit=1000)

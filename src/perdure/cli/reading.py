@@ -12,7 +12,7 @@ from perdure.cli.timeline import Timeline, timeline
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, Run, Thread, Worker
+from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worker
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.protocol import Store
@@ -30,6 +30,8 @@ class RunLog:
     now_us: int
     loaded: Mapping[bytes, bytes]
     """What spilled payloads stand for, where that was read."""
+    holders: Mapping[int, int]
+    """By fence, the worker that recorded something under it."""
 
     def steps(self) -> Iterator[Checkpoint]:
         """Every recorded step."""
@@ -50,7 +52,7 @@ class RunLog:
 
     def holder(self, fence: int) -> str:
         """Who recorded something under this fence; empty where nobody did."""
-        return next((worker_id(step.worker) for step in self.steps() if step.fence == fence), "")
+        return worker_id(self.holders[fence]) if fence in self.holders else ""
 
     def value(self, payload: bytes) -> Any:
         """The value of a payload, as JSON."""
@@ -73,7 +75,10 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
     attempts = await store.attempts(run.id)
     wanted = [row.payload for row in log if full or row.failed] + [row.error for row in attempts if row.error]
     loaded = {payload: await load_payload(store, run.thread, payload) for payload in wanted if spilled(payload)}
-    return RunLog(timeline(run, log, attempts), facts.workers, facts.now_us, loaded)
+    holders = {row.fence: row.worker for row in log if row.kind is Kind.STEP}
+    if run.worker is not None:
+        holders[run.fence] = run.worker
+    return RunLog(timeline(run, log, attempts), facts.workers, facts.now_us, loaded, holders)
 
 
 async def _log(store: Store, run: int) -> AsyncIterator[Checkpoint]:

@@ -14,6 +14,8 @@ from perdure.cli.text import ago, clean, clean_block, count, duration, first_lin
 from perdure.cli.timeline_page import print_timeline
 from perdure.core.records import RunState, run_id
 
+JUST_NOW_US: Final = 1_000_000
+
 RESULT_LINES: Final = 12
 """Of a result, without `--full`."""
 
@@ -138,10 +140,9 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         if fact.why.remedy:
             page.print(Text.assemble(("what to do: ", "bold"), fact.why.remedy), overflow="fold")
     elif run.worker is not None:
-        silent = duration(log.now_us - log.last_at(run))
-        page.say(
-            Text(f"{page.marks.open} running ", "bold blue"), f"on {worker_id(run.worker)}; nothing new for {silent}"
-        )
+        silent = log.now_us - log.last_at(run)
+        said = f"nothing new for {duration(silent)}" if silent >= JUST_NOW_US else "something new just now"
+        page.say(Text(f"{page.marks.open} running ", "bold blue"), f"on {worker_id(run.worker)}; {said}")
 
 
 def print_value(page: Page, value: Any, *, full: bool) -> None:

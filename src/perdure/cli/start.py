@@ -51,7 +51,8 @@ def start(
 ) -> None:
     """Start a run of AGENT of MODULE:APP.
 
-    It is on disk when the command returns. With --wait the result is printed as JSON; a run that fails or is held exits with 1.
+    It is on disk when the command returns. With --wait the result is printed as JSON; a run that fails or is held exits
+    with 1.
     """
     from perdure.cli.arguments import parse_args, parse_kwargs, typed
 

@@ -75,7 +75,8 @@ def main(*, questions: int, server_python: str, store: str | None, keep: str) ->
 def served(python: str, model: str, *, log: Path) -> Iterator[str]:
     """The model's server, ready; gives its base URL."""
     port = free_port()
-    threads = str(os.cpu_count() or 1)
+    # One core stays free: the model's threads wait for each other busily, and suffer most when somebody is in the way.
+    threads = str(max(1, (os.cpu_count() or 1) - 1))
     command = [python, "-I", "-m", "llama_cpp.server", "--model", model, "--model_alias", MODEL]
     command += ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", str(CONTEXT_TOKENS), "--n_threads", threads]
     # By default a new request cuts off the one before it.

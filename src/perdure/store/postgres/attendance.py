@@ -15,7 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from perdure.store.postgres.address import Address
-from perdure.store.postgres.lines import Line, Pool
+from perdure.store.postgres.lines import WORKER_TIMEOUT_S, Line, Pool
 from perdure.store.sql import Statements
 
 RESTART_GRACE_S: Final = 5.0
@@ -28,7 +28,7 @@ class Attendance:
     def __init__(self, address: Address, statements: Statements) -> None:
         self._address = address
         self._statements = statements
-        self._line = Line(address)
+        self._line = Line(address, timeout_s=WORKER_TIMEOUT_S)
         self._held: dict[int, asyncpg.Connection[Any]] = {}
 
     async def attend(self, worker: int) -> bool:

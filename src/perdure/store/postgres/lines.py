@@ -22,6 +22,8 @@ from perdure.store.postgres.address import Address
 CONNECT_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 30.0
 """A call that takes longer has lost its connection without anybody saying so."""
+WORKER_TIMEOUT_S: Final = 5.0
+"""The same for what a worker's lease depends on: there must be time for another try."""
 CLOSE_TIMEOUT_S: Final = 2.0
 REPEATS_MAX: Final = 10
 """Tries of a transaction that keeps losing against others."""
@@ -47,15 +49,17 @@ Row = Any
 Result = TypeVar("Result")
 
 
-async def connect(address: Address, plans: dict[str, str] = READING) -> asyncpg.Connection[Any]:
+async def connect(
+    address: Address, plans: dict[str, str] = READING, *, timeout_s: float = CALL_TIMEOUT_S
+) -> asyncpg.Connection[Any]:
     """Open a connection and see that the server is one that perdure can use."""
     pooled: dict[str, Any] = {"statement_cache_size": 0}
     direct: dict[str, Any] = {"server_settings": SETTINGS | plans, "max_cached_statement_lifetime": 0}
     try:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             address.dsn,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=CALL_TIMEOUT_S,
+            timeout=min(CONNECT_TIMEOUT_S, timeout_s),
+            command_timeout=timeout_s,
             **(pooled if address.pooled else direct),
         )
     except (*failures.DRIVER, ValueError) as error:
@@ -79,9 +83,12 @@ async def hang_up(connection: asyncpg.Connection[Any]) -> None:
 class Line:
     """One connection for one purpose."""
 
-    def __init__(self, address: Address, plans: dict[str, str] = READING) -> None:
+    def __init__(
+        self, address: Address, plans: dict[str, str] = READING, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
         self._address = address
         self._plans = plans
+        self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection[Any] | None = None
 
@@ -114,9 +121,13 @@ class Line:
     async def _use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]]) -> Result:
         connection = self.connection
         if connection is None:
-            connection = self._connection = await connect(self._address, self._plans)
+            connection = self._connection = await connect(self._address, self._plans, timeout_s=self._timeout_s)
         try:
             return await work(connection)
+        except asyncio.CancelledError:
+            # Nobody knows what the server still does; a connection is cheaper than finding out.
+            connection.terminate()
+            raise
         except failures.DRIVER as error:
             known = failures.translate(error, self._address)
             if isinstance(error, failures.UNREACHABLE):
@@ -126,11 +137,13 @@ class Line:
             raise known from error
 
     async def close(self) -> None:
-        """Let the connection go, after the call that is using it."""
-        async with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                await hang_up(connection)
+        """Let the connection go, after the call that is using it, or without it if that hangs."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S), self._lock:
+                pass
+        connection, self._connection, self._lock = self._connection, None, asyncio.Lock()
+        if connection is not None:
+            await hang_up(connection)
 
 
 class Pool:
@@ -166,3 +179,4 @@ class Pool:
     async def close(self) -> None:
         for line in self._lines:
             await line.close()
+        self._free, self._places = list(self._lines), asyncio.Semaphore(len(self._lines))

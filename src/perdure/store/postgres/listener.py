@@ -46,9 +46,13 @@ class Listener:
                 self._handlers.remove(entry.pop())
 
         self._handlers.append(handler)
-        if self._task is None and not self._address.pooled:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="perdure-postgres-listener")
+        self.resume()
         return remove
+
+    def resume(self) -> None:
+        """Listen, if anybody wants to hear."""
+        if self._handlers and self._task is None and not self._address.pooled:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="perdure-postgres-listener")
 
     async def close(self) -> None:
         """Stop listening."""

@@ -81,7 +81,8 @@ async def migrate(line: Line, address: Address) -> tuple[int, int]:
 async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> tuple[int, int]:
     wanted = migrations(address.prefix)
     async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, address.schema)
+        lock = "select pg_advisory_xact_lock($1, hashtext($2))"
+        await connection.execute(lock, LOCK, address.schema, timeout=MIGRATE_TIMEOUT_S)
         before = await _version(connection, address)
         if before > len(wanted):
             return before, before

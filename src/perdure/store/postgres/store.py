@@ -19,7 +19,7 @@ from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
 from perdure.store.postgres.committing import Committer, Starter
-from perdure.store.postgres.lines import WRITING, Line, Pool
+from perdure.store.postgres.lines import WORKER_TIMEOUT_S, WRITING, Line, Pool
 from perdure.store.postgres.listener import Listener
 from perdure.store.postgres.reading import Reader
 from perdure.store.protocol import Hint
@@ -34,7 +34,7 @@ class PostgresStore:
         self._given_url = url
         self._address = parse(url)
         self._statements = schema.statements(self._address.prefix)
-        self._claims = Line(self._address)
+        self._claims = Line(self._address, timeout_s=WORKER_TIMEOUT_S)
         self._commits = Line(self._address, WRITING)
         self._clients = Pool(self._address, CLIENT_CONNECTIONS_MAX)
         self._attendance = Attendance(self._address, self._statements)
@@ -58,6 +58,7 @@ class PostgresStore:
         except StoreError:
             await self.close()
             raise
+        self._listener.resume()
 
     async def close(self) -> None:
         await self._listener.close()

@@ -37,3 +37,25 @@ select digest, data
 from perdure.blobs
 where thread = :thread
   and digest = any(:digests)
+
+-- name: thread_checkpoints
+-- The shared statement, run by run: a join of its two tables would look for the empty keys of all runs.
+select
+  c.run, c.super_step, c.key, c.kind, c.seq, c.fence, c.worker, c.attempt, c.digest, c.failed, c.payload,
+  c.state, c.started_at, c.ended_at
+from perdure.runs r
+cross join lateral (
+  select *
+  from perdure.checkpoints o
+  where o.run = r.id
+    and o.key = ''
+    and (r.ordinal, o.super_step) < (
+      coalesce((select b.ordinal from perdure.runs b where b.id = :before_run), 9223372036854775807),
+      cast(:before_step as bigint)
+    )
+  order by o.super_step desc
+  limit :limit
+) as c
+where r.thread = :thread
+order by r.ordinal desc, c.super_step desc
+limit :limit
