@@ -155,7 +155,8 @@ class App:
 
         `thread_id`: the thread it belongs to, by default one of its own. `key`: the same key gives the same run, and
         with other input a `StartMismatch`. `if_busy`: on a thread with an unfinished run "enqueue" behind it, "reject"
-        with `ThreadBusy`, or "join" it. `priority`: higher is claimed first. `delay`: not before then, on the store's clock.
+        with `ThreadBusy`, or "join" it. `priority`: higher is claimed first. `delay`: not before then, on the store's
+        clock.
         """
         found = self.find_agent(agent)
         client = await self._client()
@@ -292,13 +293,13 @@ class App:
         return run_info(run, None, decode, head=head, now_us=await client.store.now_us())
 
     async def _check_thread_stands(self, client: Client, run_id: str) -> None:
-        """Refuse to go on from a state that later runs of the thread have built upon: their work would be overwritten."""
+        """Refuse to go on from a state that later runs of the thread have built upon: their work would be lost."""
         for run in await client.store.get_runs([_number(run_id)]):
             thread = await client.store.get_thread(run.thread_id)
             if run.state in TERMINAL and run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
                 raise Conflict(
-                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going on from "
-                    "there would undo the state of later runs. Start a new run on the thread instead",
+                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going on "
+                    "from there would undo the state of later runs. Start a new run on the thread instead",
                     run_id=run_id,
                     thread_id=run.thread_id,
                 )
