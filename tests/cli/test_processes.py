@@ -82,13 +82,14 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def test_a_worker_says_what_it_serves_works_and_drains_on_the_first_signal(start: Start) -> None:
     worker = start("worker", "shopfront:app", "--name", "clerk")
-    first = line(worker)
+    first, second = line(worker), line(worker)
     started = start("start", "shopfront:app", "quote", "--args", '[{"name": "lamp", "count": 2}]', "--wait")
     code, out, err = finished(started)
     worker.send_signal(signal.SIGTERM)
     ended, last, log = finished(worker)
 
     assert "(clerk) serves quote, stuck on queue default, slow of sqlite:////" in first
+    assert "up to 1,000 runs" in second
     assert (code, json.loads(out)) == (0, {"lamp": 8})
     assert err == "r2 on thread r2\n"
     assert (ended, log) == (0, "")
@@ -97,7 +98,7 @@ def test_a_worker_says_what_it_serves_works_and_drains_on_the_first_signal(start
 
 def test_the_second_signal_gives_everything_back_at_once(start: Start) -> None:
     worker = start("worker", "shopfront:app")
-    line(worker)
+    assert line(worker) and line(worker)
     finished(start("start", "shopfront:app", "stuck"))
     assert line(worker) == "hanging\n"
     worker.send_signal(signal.SIGTERM)
@@ -113,7 +114,7 @@ def test_the_second_signal_gives_everything_back_at_once(start: Start) -> None:
 
 def test_a_run_that_fails_ends_the_wait_with_1(start: Start) -> None:
     worker = start("worker", "shopfront:app", "--queue", "default")
-    line(worker)
+    assert line(worker)
     arguments = ("start", "shopfront:app", "quote", "--args", '[{"name": "nothing"}]', "--wait")
     plain = finished(start(*arguments))
     code, out, err = finished(start(*arguments, "--json"))

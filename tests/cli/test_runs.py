@@ -134,7 +134,7 @@ def test_a_failed_run_shows_why_and_the_command_that_tries_again(perdure: Run) -
     [
         (
             "r3",
-            "waits for a person (held, diverged: step 'search' was recorded with other arguments)",
+            "held: diverged\nstep 'search' was recorded with other arguments",
             "perdure release r3",
         ),
         ("r4", "waits for run r3, which is held (diverged)", "perdure runs show r3"),
@@ -176,7 +176,7 @@ def test_a_run_as_json_has_every_try_and_with_full_every_value(perdure: Run) -> 
 
 
 def test_a_terminal_without_the_characters_gets_plain_ones(perdure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.cli.terminal.Page.encoding", "ascii")
+    monkeypatch.setattr("perdure.terminal.page.Page.encoding", "ascii")
 
     page = shown(perdure, "r1")
 

@@ -31,14 +31,30 @@ def test_a_run_on_a_live_worker_waits_for_nothing() -> None:
 
 def test_a_run_whose_worker_is_silent_waits_to_be_taken_over() -> None:
     running = run(state=RunState.RUNNING, worker=5)
-    silent = worker(lease_until=NOW - 4 * SECOND)
+    late = worker(lease_until=NOW - 4 * SECOND)
 
-    alone = asked(running, workers=[silent])
-    helped = asked(running, workers=[silent, worker(id=6)])
+    alone = asked(running, workers=[late])
+    helped = asked(running, workers=[late, worker(id=6)])
 
-    assert "4 s ago" in alone.what and "none is alive" in alone.what
+    assert "the lease of w5 ran out 4 s ago" in alone.what and "no other is alive" in alone.what
     assert alone.remedy is not None and "perdure worker" in alone.remedy
-    assert "live worker to take it over" in helped.what
+    assert helped.short == "to be taken over"
+
+
+def test_a_worker_without_a_sign_of_life_counts_as_gone_before_its_lease_ends() -> None:
+    running = run(state=RunState.RUNNING, worker=5)
+
+    answer = why(running, head=None, workers=[worker()], now_us=NOW, silent={5})
+    queued = why(run(), head=None, workers=[worker()], now_us=NOW, silent={5})
+
+    assert answer is not None and "w5 shows no sign of life" in answer.what
+    assert queued is not None and queued.short == "no worker is alive"
+
+
+def test_a_run_whose_worker_has_no_row_any_more_says_so() -> None:
+    answer = asked(run(state=RunState.RUNNING, worker=5), workers=[worker(id=6)])
+
+    assert "its worker is gone" in answer.what
 
 
 def test_a_queued_run_names_the_run_before_it() -> None:

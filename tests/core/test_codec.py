@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from perdure.core import codec as codec_module
 from perdure.core.codec import Codec, codec_for, decode, encode
 from perdure.errors import NotSerializable, PayloadTooLarge, UsageError
+from tests.support.ids import plainly
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT | st.binary()
@@ -187,7 +188,7 @@ def test_c16_odd_values_round_trip(value: Any) -> None:
         ({date(2026, 1, 1): 1}, "$ key datetime.date"),
         ([msgspec.msgpack.Ext(1, b"x")], "$[0]"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_what_would_come_back_as_something_else_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(NotSerializable) as caught:
@@ -284,7 +285,7 @@ TYPED = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), TYPED, ids=repr)
+@pytest.mark.parametrize(("annotation", "value"), TYPED, ids=plainly)
 def test_a_value_of_its_declared_type_comes_back_equal_and_of_that_type(annotation: Any, value: Any) -> None:
     data, back = codec_for(annotation).roundtrip(value)
 
@@ -293,7 +294,7 @@ def test_a_value_of_its_declared_type_comes_back_equal_and_of_that_type(annotati
     assert Codec(annotation).decode(data) == value
 
 
-@pytest.mark.parametrize(("annotation", "value"), TYPED, ids=repr)
+@pytest.mark.parametrize(("annotation", "value"), TYPED, ids=plainly)
 def test_a_state_of_its_declared_type_comes_back_from_builtins(annotation: Any, value: Any) -> None:
     codec = codec_for(annotation)
 
@@ -336,7 +337,7 @@ def test_a_moment_that_utc_cannot_hold_is_refused() -> None:
         (Reply, {"text": 3}, "$"),
         (list[Reply], [{"text": "a"}, {}], "$[1]"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_a_value_that_does_not_match_is_refused_with_its_path(annotation: Any, value: Any, path: str) -> None:
     with pytest.raises(NotSerializable) as caught:
@@ -363,7 +364,7 @@ def test_a_value_that_does_not_match_is_refused_with_its_path(annotation: Any, v
         (list[int], {1, 2}, "$"),
         (dict[str, object], {"a": {"b": UUID(int=1)}}, "$.a.b"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_what_the_declared_type_would_lose_is_refused_with_its_path(annotation: Any, value: Any, path: str) -> None:
     codec = codec_for(annotation)
@@ -398,7 +399,7 @@ class Markup(str):
         (set[int], [1, 1], {1}),
         (Reply, {"text": "a"}, Reply(text="a")),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_a_declared_type_makes_of_builtins_and_subclasses_what_it_says(annotation: Any, value: Any, back: Any) -> None:
     if back is None:
@@ -437,7 +438,7 @@ def test_a_secret_is_refused_instead_of_recorded_as_asterisks() -> None:
         ("Elsewhere", "Declare data"),
         (msgspec.Raw, "Declare data"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_a_type_that_cannot_be_recorded_is_refused_before_anything_runs(annotation: Any, remedy: str) -> None:
     with pytest.raises(UsageError, match=remedy):

@@ -21,6 +21,7 @@ from perdure.core.limits import RETRY_AFTER_S_MAX
 from perdure.core.retry import Retry, RetryIn, Stop, decide
 from perdure.core.transience import is_transient, retry_after_s, status
 from perdure.errors import NotSerializable, UsageError
+from tests.support.ids import plainly
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 NOW_US = int(NOW.timestamp() * 1_000_000)
@@ -90,7 +91,7 @@ def delay(error: BaseException, *, attempt: int = 1, random: float = 0.5, **poli
         foreign("urllib3.exceptions", "ReadTimeoutError", foreign("urllib3.exceptions", "TimeoutError"))(),
         ExceptionGroup("", [TimeoutError(), answered(500)]),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_what_may_go_away_by_itself_is_tried_again(error: Exception) -> None:
     assert is_transient(error)
@@ -119,7 +120,7 @@ def test_what_may_go_away_by_itself_is_tried_again(error: Exception) -> None:
         ExceptionGroup("", [TimeoutError(), ValueError()]),
         UsageError("no"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_everything_else_is_final(error: Exception) -> None:
     assert not is_transient(error)
@@ -192,7 +193,7 @@ def test_delays_grow_to_their_maximum() -> None:
         Failed(response=Failed(status=429, headers={b"Retry-After": b"30"})),
         Failed(response={"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "30"}}}),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_c24_retry_after_is_a_floor_however_it_is_said(error: Exception) -> None:
     assert retry_after_s(error, NOW_US) == 30.0
@@ -233,7 +234,7 @@ def test_retry_after_is_believed_up_to_a_limit() -> None:
         {"jitter": -0.1}, {"jitter": 1.1}, {"jitter": None}, {"retry_on": "ValueError"}, {"retry_on": int},
         {"retry_on": [ValueError]}, {"final": 3}, {"final": (ValueError, "x")},
     ],
-    ids=repr,
+    ids=plainly,
 )  # fmt: skip
 def test_a_nonsensical_policy_is_refused(policy: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(policy)).removesuffix("_s").split("_")[-1]):

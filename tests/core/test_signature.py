@@ -12,6 +12,7 @@ import pytest
 from perdure.core.codec import decode
 from perdure.core.signature import Signature, function_name, param_annotation, return_annotation
 from perdure.errors import NotSerializable, UsageError
+from tests.support.ids import plainly
 
 if TYPE_CHECKING:
     from decimal import Decimal as Nowhere
@@ -47,7 +48,7 @@ def plain(a, b=2): ...  # type: ignore[no-untyped-def]
         ((Item("a"), 1, Item("b"), Item("c")), {"x": [1]}, ((Item("a"), 1, Item("b"), Item("c")), {"x": [1]})),
         (({"name": "a"},), {}, ((Item("a"),), {})),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_arguments_come_back_by_their_declared_types(args: Any, kwargs: Any, back: Any) -> None:
     signature = Signature.of(order)
@@ -65,7 +66,7 @@ def test_the_same_call_gives_the_same_bytes_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {}), ((Item("a"),), {"item": Item("b")}), ((), {"count": 1})], ids=repr
+    ("args", "kwargs"), [((), {}), ((Item("a"),), {"item": Item("b")}), ((), {"count": 1})], ids=plainly
 )
 def test_wrong_arguments_are_refused_with_the_signature(args: Any, kwargs: Any) -> None:
     with pytest.raises(UsageError, match=r"order\(item: Item, count: int = 1"):
@@ -87,7 +88,7 @@ def test_the_state_is_not_the_callers_to_give() -> None:
         ((Item("a"), 1, {"nome": "b"}), {}, "$[2]", "rest"),
         ((Item("\ud800"),), {}, "$[0].name", "item"),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_a_wrong_value_is_refused_with_its_path(args: Any, kwargs: Any, path: str, param: str) -> None:
     with pytest.raises(NotSerializable) as caught:

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.support import processes, stores
 from tests.support.sidelog import VARIABLE, SideLog
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.postgres] * (kind == "postgres")) for kind in stores.REAL])
+@pytest.fixture(
+    params=[pytest.param(kind, marks=[pytest.mark.postgres] * (kind == "postgres")) for kind in stores.REAL]
+)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh store."""
     return stores.fresh_url(request.param, tmp_path)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
+
 from perdure.core.codec import codec_for
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.store import open_url
@@ -42,9 +43,7 @@ class EndState:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_process_killed_around_any_write_comes_to_the_same_end(
-    store_url: str, log: SideLog, moment: Moment
-) -> None:
+def test_a_process_killed_around_any_write_comes_to_the_same_end(store_url: str, log: SideLog, moment: Moment) -> None:
     writes = asyncio.run(live(store_url, "undisturbed"))
     assert writes >= WRITES_MIN
     # How writes are grouped depends on the moment: some lives may be over before their last points.

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from perdure.core.records import RunState
 from tests.support import postgres
 from tests.support.agents import app_on, survey_result

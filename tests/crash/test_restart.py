@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+
 from perdure.core.records import Run, RunState
 from perdure.store.protocol import Store
 from tests.support import postgres
@@ -141,5 +142,3 @@ async def _is_loaded(fleet: Fleet, restart: int) -> bool:
 async def _in_state(store: Store, state: RunState, count: int) -> list[Run]:
     found = [run for run in await all_runs(store) if run.state is state]
     return found if len(found) == count else []
-
-

@@ -33,7 +33,9 @@ async def records(store: Store, runs: Iterable[Run]) -> dict[Body, Checkpoint]:
     return found
 
 
-async def nothing_was_repeated_after_its_record(store: Store, log: SideLog, *, killed: Set[int] = frozenset(), thread_id: str | None = None) -> int:
+async def nothing_was_repeated_after_its_record(
+    store: Store, log: SideLog, *, killed: Set[int] = frozenset(), thread_id: str | None = None
+) -> int:
     """No body began after its record was committed, and only processes that were killed left one unfinished; how many
     bodies ran more than once.
 

@@ -42,7 +42,7 @@ def bench(*, store: str | None, postgres: str | None, only: tuple[str, ...], rep
     from perdure.bench.page import progress, show
     from perdure.bench.plan import measured_all, plan
     from perdure.bench.report import document, rows
-    from perdure.cli.terminal import print_json
+    from perdure.terminal.page import print_json
 
     items = plan(only, store=store, postgres=postgres)
     with progress(items, repeat) as tell:

@@ -12,7 +12,7 @@ from rich.text import Text
 from perdure.bench.goals import Bound, Goal, Unit
 from perdure.bench.plan import Item
 from perdure.bench.report import Row, machine
-from perdure.cli.terminal import Marks, Page, table
+from perdure.terminal.page import Marks, Page, table
 
 WIDTH_MAX: Final = 100
 SHORT: Final = {"steps/s": "/s", "runs/s": "/s", "ms": " ms", "times": "×", "bytes": ""}

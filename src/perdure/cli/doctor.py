@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, *, store: str, as_json: bool) -> None:
     """
     checks = run_async(_examine(store))
     if as_json:
-        from perdure.cli.terminal import print_json
+        from perdure.terminal.page import print_json
 
         print_json([check._asdict() for check in checks])
     else:
@@ -126,7 +126,7 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
 def _print(checks: list[Check]) -> None:
     from rich.text import Text
 
-    from perdure.cli.terminal import Page, table
+    from perdure.terminal.page import Page, table
 
     page = Page()
     rows = table("", "check", "found", give=("found",))

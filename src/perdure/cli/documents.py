@@ -10,10 +10,10 @@ from typing import Any
 
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
-from perdure.cli.text import iso, worker_id
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.client.info import agent_state
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id
+from perdure.terminal.text import iso, worker_id
 
 Document = dict[str, Any]
 

@@ -45,6 +45,7 @@ async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
     now_us = await store.now_us()
     workers = {worker.id: worker for worker in await store.workers(alive=False)}
     alive = [worker for worker in workers.values() if worker.state is WorkerState.ALIVE]
+    silent = frozenset(await store.silent_workers())
     endings = await _endings(store, runs)
     heads = await _heads(store, runs)
 
@@ -52,7 +53,7 @@ async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
         failed, payload = endings.get(run.id, (False, None))
         return Fact(
             run,
-            why(run, head=heads.get(run.thread), workers=alive, now_us=now_us),
+            why(run, head=heads.get(run.thread), workers=alive, now_us=now_us, silent=silent),
             workers.get(run.worker) if run.worker is not None else None,
             result=render(payload) if payload is not None and not failed else None,
             result_size=len(payload) if payload is not None and not failed else None,

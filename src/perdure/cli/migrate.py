@@ -28,7 +28,7 @@ async def _migrate(url: str, *, as_json: bool) -> None:
     finally:
         await store.close()
     if as_json:
-        from perdure.cli.terminal import print_json
+        from perdure.terminal.page import print_json
 
         print_json({"store": store.url, "before": before, "after": after})
     elif before == after:

@@ -49,7 +49,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as
     fact = facts.items[0]
     if as_json:
         from perdure.cli.documents import run_document
-        from perdure.cli.terminal import print_json
+        from perdure.terminal.page import print_json
 
         print_json(run_document(fact))
         return

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.cli.facts import Facts
-from perdure.cli.text import worker_id
 from perdure.cli.timeline import Timeline, timeline
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
@@ -16,6 +15,7 @@ from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worke
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.protocol import Store
+from perdure.terminal.text import worker_id
 
 WHOLE = 2 * PAYLOAD_BYTES_MAX
 """A limit of characters that no record reaches."""

@@ -9,10 +9,21 @@ from rich.text import Text
 
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
-from perdure.cli.terminal import Middle, Page, Tail, header, state, table, value_lines
-from perdure.cli.text import ago, clean, clean_block, count, duration, first_line, moment, short_type, size, worker_id
 from perdure.cli.timeline_page import print_timeline
-from perdure.core.records import RunState, run_id
+from perdure.core.records import RunState, Worker, run_id
+from perdure.terminal.page import Middle, Page, Tail, header, state, table, value_lines
+from perdure.terminal.text import (
+    ago,
+    clean,
+    clean_block,
+    count,
+    duration,
+    first_line,
+    moment,
+    short_type,
+    size,
+    worker_id,
+)
 
 JUST_NOW_US: Final = 1_000_000
 
@@ -116,9 +127,15 @@ def _worker_rows(fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:
         numbers.append(fact.run.worker)
     for number in numbers:
         row = log.workers.get(number)
-        where = f"{clean(row.name)}, pid {row.pid} on {clean(row.host)}  " if row else "its row is gone"
+        where = f"{place(row)}  " if row else "its row is gone"
         became = state(row.state.value) if row else Text()
         yield "worker" if number == numbers[0] else "", Text(f"{worker_id(number)}  {where}").append_text(became)
+
+
+def place(worker: Worker) -> str:
+    """Where a worker runs, and its name if somebody gave it one."""
+    named = "" if worker.name == f"{worker.host}:{worker.pid}" else f"{clean(worker.name)}, "
+    return f"{named}pid {worker.pid} on {clean(worker.host)}"
 
 
 def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
@@ -136,7 +153,11 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
     elif run.state is RunState.CANCELLED:
         page.say(Text(f"{page.marks.bad} cancelled: ", style="bold"), clean(run.reason or "no reason given"))
     elif fact.why is not None:
-        page.print(Text.assemble(("waits for ", "bold yellow"), fact.why.what), overflow="fold")
+        if run.state is RunState.HELD:
+            page.say(Text(fact.why.short, "bold yellow"))
+            page.print(Text(clean_block(run.detail or "no detail is recorded")), overflow="fold")
+        else:
+            page.print(Text.assemble(("waits for ", "bold yellow"), fact.why.what), overflow="fold")
         if fact.why.remedy:
             page.print(Text.assemble(("what to do: ", "bold"), fact.why.remedy), overflow="fold")
     elif run.worker is not None:

@@ -55,7 +55,7 @@ def list_runs(
 async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
     from perdure.cli.documents import run_document
     from perdure.cli.run_pages import print_runs
-    from perdure.cli.terminal import Page, print_json
+    from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
         facts = await gather_facts(store, await store.list_runs(where))
@@ -80,7 +80,7 @@ async def _show(url: str, name: str, *, full: bool, everything: bool, as_json: b
     from perdure.cli.documents import run_page_document
     from perdure.cli.reading import read_run
     from perdure.cli.run_pages import print_run
-    from perdure.cli.terminal import Page, print_json
+    from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
         run = await find_run(store, name)

@@ -12,8 +12,8 @@ import click
 from perdure.cli.options import json_option
 from perdure.cli.stores import find_run, run_async
 from perdure.cli.target import load_app
-from perdure.cli.text import clean
 from perdure.errors import RunEnded, RunHeld, UsageError
+from perdure.terminal.text import clean
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -104,7 +104,7 @@ async def _ended(store: Store, handle: Handle[Any]) -> None:
 
 async def _show_progress(store: Store, name: str, result: asyncio.Future[Any]) -> None:
     """A line on the terminal that says where the run stands."""
-    from perdure.cli.terminal import Page
+    from perdure.terminal.page import Page
 
     with Page(stderr=True).status(f"{name} …") as status:
         while not (await asyncio.wait({result}, timeout=LOOK_S))[0]:
@@ -134,6 +134,6 @@ async def _fact(store: Store, name: str) -> Fact:
 
 def _print_document(fact: Fact) -> None:
     from perdure.cli.documents import run_document
-    from perdure.cli.terminal import print_json
+    from perdure.terminal.page import print_json
 
     print_json(run_document(fact))

@@ -32,9 +32,8 @@ def load_app(target: str, *, store: str | None = None) -> App:
 
 
 def _moved(app: App, store: str) -> App:
-    from perdure.store import open_url
 
-    app.store_url, app._store = store, open_url(store)
+    app.use_store(store)
     return app
 
 

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from perdure.cli.facts import Facts
 from perdure.cli.run_pages import note, took
-from perdure.cli.terminal import Middle, Page, header, state, table, value_lines
-from perdure.cli.text import ago, clean, clock, count, moment
 from perdure.client.info import agent_state
 from perdure.core.records import Checkpoint, Kind, Run, Thread, run_id
+from perdure.terminal.page import Middle, Page, header, state, table, value_lines
+from perdure.terminal.text import ago, clean, clock, count, moment
 
 
 def print_threads(page: Page, pairs: Sequence[tuple[Thread, Run | None]], *, now_us: int, limit: int) -> None:

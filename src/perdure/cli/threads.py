@@ -30,8 +30,8 @@ def list_threads(*, store: str, agent: str | None, limit: int, after: str | None
 
 async def _list(url: str, *, agent: str | None, limit: int, after: str | None, as_json: bool) -> None:
     from perdure.cli.documents import thread_document
-    from perdure.cli.terminal import Page, print_json
     from perdure.cli.thread_pages import print_threads
+    from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
         last = None if after is None else (await find_thread(store, after)).id
@@ -58,8 +58,8 @@ def show_thread(*, store: str, thread: str, with_state: bool, as_json: bool) -> 
 async def _show(url: str, name: str, *, with_state: bool, as_json: bool) -> None:
     from perdure.cli.documents import thread_page_document
     from perdure.cli.reading import read_state
-    from perdure.cli.terminal import Page, print_json
     from perdure.cli.thread_pages import print_state, print_thread
+    from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
         thread = await find_thread(store, name)

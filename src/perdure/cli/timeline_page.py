@@ -12,11 +12,11 @@ from rich.cells import set_cell_size
 from rich.text import Text
 
 from perdure.cli.reading import RunLog
-from perdure.cli.terminal import Page, shorten, value_lines
-from perdure.cli.text import clean, clean_block, clock, count, duration, first_line, short_type, size, worker_id
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.core.limits import INLINE_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, WorkerState
+from perdure.terminal.page import Page, shorten, value_lines
+from perdure.terminal.text import clean, clean_block, clock, count, duration, first_line, short_type, size, worker_id
 
 WIDTH_MAX: Final = 120
 """On a wider terminal the columns would drift apart."""
@@ -66,7 +66,7 @@ class TimelinePage:
 
     def lines(self) -> Iterator[Text]:
         """The whole timeline."""
-        if not any(step.lines for step in self.log.line.super_steps):
+        if len(self.log.line.super_steps) < 2 and not any(step.lines for step in self.log.line.super_steps):
             yield Text("\nno step is recorded yet" if self.log.line.ended is None else "\nno steps", style="dim")
             return
         yield Text()

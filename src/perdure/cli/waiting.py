@@ -7,12 +7,12 @@ worker that stays idle while a due run is ready for it evidently does not serve 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from perdure.cli.text import ago, clean, count, duration, moment
 from perdure.core.records import HeldReason, Run, RunState, Worker, run_id
+from perdure.terminal.text import ago, clean, count, duration, moment, worker_id
 
 CLAIM_PATIENCE_US: Final = 3_000_000
 """An idle worker that has not taken a due run after this time does not serve it: wake-ups and polls are faster."""
@@ -35,22 +35,26 @@ class Why:
     remedy: str | None = None
 
 
-def why(run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int) -> Why | None:
+def why(
+    run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int, silent: Container[int] = ()
+) -> Why | None:
     """What this run waits for; None if it ended or is making progress.
 
-    `head` is the run whose turn it is on the thread, `workers` are the alive ones.
+    `head` is the run whose turn it is on the thread; `workers` are those whose rows say alive, `silent` the ones among
+    them that show no sign of life.
     """
+    live = [worker for worker in workers if worker.lease_until > now_us and worker.id not in silent]
     match run.state:
         case RunState.COMPLETED | RunState.FAILED | RunState.CANCELLED:
             return None
         case RunState.HELD:
             return _held(run)
         case RunState.RUNNING:
-            return _running(run, workers=workers, now_us=now_us)
+            return _running(run, workers=workers, live=live, now_us=now_us)
         case RunState.WAITING:
             return Why("a wait inside", "a wait inside the agent")
         case RunState.QUEUED:
-            return _queued(run, head=head, workers=workers, now_us=now_us)
+            return _queued(run, head=head, live=live, now_us=now_us)
     assert_never(run.state)
 
 
@@ -61,27 +65,25 @@ def _held(run: Run) -> Why:
     return Why(f"held: {clean(reason)}", f"a person (held, {clean(reason)}{detail})", remedy)
 
 
-def _running(run: Run, *, workers: Sequence[Worker], now_us: int) -> Why | None:
-    owner = next((worker for worker in workers if worker.id == run.worker), None)
-    if owner is not None and owner.lease_until > now_us:
+def _running(run: Run, *, workers: Sequence[Worker], live: Sequence[Worker], now_us: int) -> Why | None:
+    if any(worker.id == run.worker for worker in live):
         return None
-    since = f" (its lease ran out {ago(owner.lease_until, now_us=now_us)})" if owner else ""
-    if any(worker.lease_until > now_us for worker in workers):
-        return Why("to be taken over", f"a live worker to take it over{since}", "nothing: it happens within a lease")
-    return Why(
-        "its worker is gone",
-        f"a worker to take it over{since}; none is alive",
-        "start one: `perdure worker MODULE:APP`",
-    )
+    owner = next((worker for worker in workers if worker.id == run.worker), None)
+    said = "its worker is gone" if owner is None else f"its worker {worker_id(owner.id)} shows no sign of life"
+    if owner is not None and owner.lease_until <= now_us:
+        said = f"the lease of {worker_id(owner.id)} ran out {ago(owner.lease_until, now_us=now_us)}"
+    if live:
+        return Why("to be taken over", f"another worker to take it over: {said}", "nothing: it happens within a lease")
+    remedy = "start one: `perdure worker MODULE:APP`"
+    return Why("its worker is gone", f"a worker to take it over: {said}, and no other is alive", remedy)
 
 
-def _queued(run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int) -> Why:
+def _queued(run: Run, *, head: Run | None, live: Sequence[Worker], now_us: int) -> Why:
     if not run.ready and head is not None and head.id != run.id:
         return _behind(head)
     if run.ready_at > now_us:
         left = duration(run.ready_at - now_us)
         return Why(f"due in {left}", f"its time: not due for {left} (until {moment(run.ready_at)})")
-    live = [worker for worker in workers if worker.lease_until > now_us]
     if not live:
         remedy = f"start one that serves {_served(run)}: `perdure worker MODULE:APP`"
         return Why("no worker is alive", "a worker: none is alive", remedy)

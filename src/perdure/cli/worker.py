@@ -50,20 +50,21 @@ def worker(
 
 def serve(app: Any, given: dict[str, Any]) -> None:
     """Serve, and say when it began and how it ended."""
-    from perdure.cli.text import clean, count, duration, worker_id
     from perdure.client.serving import serve_until_signalled
     from perdure.runtime.settings import worker_settings
     from perdure.telemetry import subscribe
+    from perdure.terminal.text import clean, count, duration, worker_id
 
     settings = worker_settings(**given)
     began = time.monotonic_ns()
 
     def started(worker: Any) -> None:
+        label = f" ({clean(name)})" if (name := given["name"]) else ""
         agents = ", ".join(sorted(clean(agent) for agent in app.agents))
         queues = ", ".join(clean(queue) for queue in settings.queues)
+        click.echo(f"{worker_id(worker.id)}{label} serves {agents} on queue {queues} of {app.store_name}")
         click.echo(
-            f"{worker_id(worker.id)} ({clean(settings.name)}) serves {agents} on queue {queues} of {app._store.url}, "
-            f"deployment {clean(settings.deployment)}; Ctrl-C drains it"
+            f"deployment {clean(settings.deployment)}, up to {count(settings.concurrency, 'run')}; Ctrl-C drains it"
         )
 
     def heard(event: str, fields: dict[str, Any]) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from rich.text import Text
 
-from perdure.cli.terminal import Middle, Page, state, table
-from perdure.cli.text import ago, duration, worker_id
 from perdure.core.records import Worker, WorkerState
+from perdure.terminal.page import Middle, Page, state, table
+from perdure.terminal.text import ago, duration, worker_id
 
 
-def print_workers(page: Page, rows: Sequence[Worker], *, now_us: int) -> None:
+def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int], now_us: int) -> None:
     """The list, or how to get one worker."""
     if not rows:
         page.print(Text.assemble(("no live worker; start one: ", "dim"), "perdure worker MODULE:APP"))
@@ -30,7 +30,7 @@ def print_workers(page: Page, rows: Sequence[Worker], *, now_us: int) -> None:
             Middle(row.deployment),
             str(row.running),
             ago(row.started_at, now_us=now_us),
-            lease(row, now_us=now_us),
+            Text("no sign of life", style="bold red") if row.id in silent else lease(row, now_us=now_us),
         )
     page.print(made)
 

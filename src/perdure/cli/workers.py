@@ -24,13 +24,14 @@ def list_workers(*, store: str, everyone: bool, as_json: bool) -> None:
 
 async def _list(url: str, *, everyone: bool, as_json: bool) -> None:
     from perdure.cli.documents import worker_document
-    from perdure.cli.terminal import Page, print_json
     from perdure.cli.worker_pages import print_workers
+    from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
         rows = await store.workers(alive=not everyone)
+        silent = frozenset(await store.silent_workers())
         now_us = await store.now_us()
     if as_json:
-        print_json([worker_document(row) for row in rows])
+        print_json([{**worker_document(row), "silent": row.id in silent} for row in rows])
     else:
-        print_workers(Page(), rows, now_us=now_us)
+        print_workers(Page(), rows, silent=silent, now_us=now_us)

@@ -108,6 +108,10 @@ class Client:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        closed = StoreUnavailable("the app was closed before this was answered; ask again on an open one")
+        self._starts.fail(closed)
+        for future in [future for waiting in self._waiters.values() for future in waiting if not future.done()]:
+            future.set_exception(closed)
         await self.store.close()
 
     async def start(self, start: StartRun) -> StartOutcome:

@@ -46,8 +46,8 @@ async def start_request(
     first = await ids.take(2)
     return StartRun(
         id=first, thread=first + 1, thread_id=checks[0] or run_id(first), agent=agent.name, queue=where, priority=rank,
-        delay_us=delay_us, key=checks[1], digest=digest(canonical((agent.name, bound.args, bound.kwargs))), payload=payload,
-        if_busy=mode, tenant=checks[2], tags=labels, blobs=blobs,
+        delay_us=delay_us, key=checks[1], digest=digest(canonical((agent.name, bound.args, bound.kwargs))),
+        payload=payload, if_busy=mode, tenant=checks[2], tags=labels, blobs=blobs,
     )  # fmt: skip
 
 

@@ -86,7 +86,8 @@ class EndRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequeueRun(msgspec.Struct, frozen=True, gc=False):
-    """Give the run back: `queued`, ready `delay_us` from now on the store's clock, at the same super-step.
+    """Give the run back: `queued`, ready `delay_us` from now on the store's clock, at the same super-step. Without a
+    delay it keeps its `ready_at`, and so its place in the queue.
 
     `drop_keys` names failed step records of the current super-step to delete (with their attempts), so that those
     steps run again.

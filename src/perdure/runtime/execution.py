@@ -117,7 +117,7 @@ class Execution:
         return Boundary(arguments, data)
 
     async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        async with asyncio.timeout(self.agent.settings.timeout_s):
+        with self.host.deadlines.within(self.agent.settings.timeout_s):
             return await self.agent.fn(*args, **kwargs)
 
     def _write(self, ending: Ending) -> Change | None:

@@ -41,7 +41,7 @@ class GroupCommit(Generic[T, R]):
         self._batches: deque[Batch[T, R]] = deque()
         self._work = asyncio.Event()
         self._pending = 0
-        self._flushing = False
+        self._flushing: Batch[T, R] | None = None
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
         self._closed: Exception | None = None
@@ -85,8 +85,11 @@ class GroupCommit(Generic[T, R]):
                 await self._flush_one(self._batches.popleft())
 
     def fail(self, error: Exception) -> None:
-        """End the group: every pending item, and every later one, is answered with `error`."""
+        """End the group: every pending item, and every later one, is answered with `error`. Whether the batch in flight
+        is written nobody knows, and nobody waits to learn it."""
         self._closed = error
+        if self._flushing is not None:
+            self._settle_failed(self._flushing, error)
         while self._batches:
             self._settle_failed(self._batches.popleft(), error)
 
@@ -107,6 +110,7 @@ class GroupCommit(Generic[T, R]):
         return batch
 
     async def _flush_one(self, batch: Batch[T, R]) -> None:
+        self._flushing = batch
         try:
             result = await self._flush(batch.items)
         except asyncio.CancelledError:
@@ -115,14 +119,18 @@ class GroupCommit(Generic[T, R]):
         except Exception as error:
             self._settle_failed(batch, error)
         else:
-            self._pending -= len(batch.items)
             if not batch.done.done():
                 batch.done.set_result(result)
-            self._room.set()
+                self._settled(batch)
+        finally:
+            self._flushing = None
 
     def _settle_failed(self, batch: Batch[T, R], error: Exception) -> None:
-        self._pending -= len(batch.items)
         if not batch.done.done():
             batch.done.set_exception(error)
             batch.done.exception()  # seen here, for the case that nobody waits for it
+            self._settled(batch)
+
+    def _settled(self, batch: Batch[T, R]) -> None:
+        self._pending -= len(batch.items)
         self._room.set()

@@ -90,7 +90,7 @@ async def _try_once(
     """One try: the encoded result and the value it decodes to."""
     token = frame.set(StepFrame(at, key, attempt))
     try:
-        async with asyncio.timeout(step.settings.timeout_s):
+        with at.host.deadlines.within(step.settings.timeout_s):
             if step.place == "loop":
                 value = await step.fn(*args, **kwargs)
             else:

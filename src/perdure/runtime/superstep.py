@@ -30,6 +30,7 @@ from perdure.core.render import divergence
 from perdure.core.snapshot import spill
 from perdure.errors import LeaseLost, NotSerializable, StoreError, Unwind, UsageError
 from perdure.runtime.callables import Pools
+from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.frames import AgentFrame, frame
 from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.payloads import load_payload
@@ -57,6 +58,7 @@ class Host(Protocol):
     store: Store
     pools: Pools
     clock: Clock
+    deadlines: Deadlines
     random: random.Random
 
 

@@ -26,6 +26,7 @@ from perdure.errors import StoreUnavailable
 from perdure.runtime.agent import Agent
 from perdure.runtime.callables import Pools
 from perdure.runtime.claimer import Claimer
+from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.keeper import Keeper, KeeperThread
@@ -53,6 +54,7 @@ class Tenure:
         self.durability = durability
         self.pools = pools
         self.clock = clock
+        self.deadlines = Deadlines(clock)
         self.random = random.Random()
         self.worker = 0
         self.draining = False
@@ -203,6 +205,7 @@ class Tenure:
         await self.store.retire(self.worker)
 
     async def _end(self) -> None:
+        self.deadlines.sweep()
         for task in self._services:
             task.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)

@@ -106,8 +106,8 @@ class Store(Protocol):
 
         For each, in one transaction: lock the row exclusively (skip one that is locked), check again, mark it `dead`;
         its running runs get `fence + 1`, `recoveries + 1`, no worker, and `strikes + 1`, or `strikes = 0` if the dead
-        claim has recorded a checkpoint (a row of the run's current super-step with the run's fence). Then `queued` and
-        ready now, or `held` as `poison` at `strikes >= recoveries_max`. Sends hints.
+        claim has recorded a checkpoint (a row of the run's current super-step with the run's fence). Then `queued`, in
+        the place it had (`ready_at` stays), or `held` as `poison` at `strikes >= recoveries_max`. Sends hints.
         """
 
     async def retire(self, worker: int) -> int:

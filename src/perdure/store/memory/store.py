@@ -201,7 +201,7 @@ class MemoryStore:
                 tables.move(run.id, state=RunState.HELD, reason=HeldReason.POISON.value, detail=detail, **lost)
                 held.append(run.id)
             else:
-                tables.move(run.id, state=RunState.QUEUED, ready_at=now, **lost)
+                tables.move(run.id, state=RunState.QUEUED, **lost)
                 requeued.append(run.id)
         return TakenOver(worker, tuple(requeued), tuple(held))
 

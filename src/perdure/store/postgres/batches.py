@@ -1,8 +1,8 @@
 """From changes to the arguments of the functions in `functions/commit.sql`: columns, one array each.
 
-A batch of steps alone, the usual one, goes to `append`; any other to `commit`, which takes the same columns first. What
-a set-shaped statement cannot take twice is made single here: of two tries with one number the later one counts, of a
-run's boundaries the newest moves it, of a thread's snapshots the newest stays.
+A batch of steps alone, the usual one, goes to `append` (a single one to `append_one`); any other to `commit`, which
+takes the same columns first. What a set-shaped statement cannot take twice is made single here: of two tries with one
+number the later one counts, of a run's boundaries the newest moves it, of a thread's snapshots the newest stays.
 """
 
 from __future__ import annotations
@@ -24,6 +24,24 @@ from perdure.core.records import Kind, RunState
 
 Arguments = list[Any]
 Item = TypeVar("Item")
+
+
+def append_one_arguments(worker: int, step: AppendCheckpoint) -> Arguments:
+    """The arguments of `append_one`."""
+    return [
+        worker,
+        step.run,
+        step.fence,
+        step.super_step,
+        step.key,
+        step.seq,
+        step.attempt,
+        step.digest,
+        step.failed,
+        step.payload,
+        step.started_at,
+        step.ended_at,
+    ]
 
 
 def append_arguments(worker: int, steps: Sequence[AppendCheckpoint]) -> Arguments:

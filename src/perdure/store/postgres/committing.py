@@ -68,7 +68,9 @@ class Committer:
 
     async def _write(self, worker: int, batch: Sequence[Change]) -> Any:
         steps = [change for change in batch if type(change) is AppendCheckpoint]
-        if len(steps) == len(batch):
+        if len(steps) == len(batch) == 1 and not steps[0].blobs:
+            name, arguments = "append_one", batches.append_one_arguments(worker, steps[0])
+        elif len(steps) == len(batch):
             name, arguments = "append", batches.append_arguments(worker, steps)
         else:
             name, arguments = "commit", batches.Batch(batch).arguments(worker, batch)

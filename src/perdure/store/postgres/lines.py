@@ -83,9 +83,7 @@ async def hang_up(connection: asyncpg.Connection[Any]) -> None:
 class Line:
     """One connection for one purpose."""
 
-    def __init__(
-        self, address: Address, plans: dict[str, str] = READING, *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> None:
+    def __init__(self, address: Address, plans: dict[str, str] = READING, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._address = address
         self._plans = plans
         self._timeout_s = timeout_s

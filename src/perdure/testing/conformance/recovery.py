@@ -54,6 +54,20 @@ class Recovery(Harness):
         assert (await bench.run(other.run)).state is RunState.RUNNING
 
     @scenario
+    async def test_a_run_taken_over_or_handed_back_keeps_its_place_in_the_queue(self, bench: Bench) -> None:
+        dead, claimed = await bench.begin("first")
+        _, handed_back = await bench.begin("second")
+        places = [(await bench.run(run.run)).ready_at for run in (claimed, handed_back)]
+        await bench.advance_s(1)
+
+        await bench.die(dead)
+        await bench.commit(handed_back_worker := (await bench.run(handed_back.run)).worker or 0, requeue(handed_back))
+
+        assert handed_back_worker
+        now = [(await bench.run(run.run)).ready_at for run in (claimed, handed_back)]
+        assert all(after <= before for before, after in zip(places, now, strict=True))  # time may move by moving rows
+
+    @scenario
     async def test_a_take_over_leaves_alone_what_the_dead_worker_gave_back(self, bench: Bench) -> None:
         dead = await bench.worker()
         await bench.start_many(4)

@@ -63,6 +63,43 @@ begin
 end
 $$;
 
+-- The same for one step that comes alone, as a step that waits for its commit does: half of `append`'s time for one row
+-- goes into its arrays.
+create or replace function perdure.append_one(
+  p_worker bigint, p_run bigint, p_fence bigint, p_super_step integer, p_key text, p_seq integer, p_attempt integer,
+  p_digest bigint, p_failed boolean, p_payload bytea, p_started_at bigint, p_ended_at bigint,
+  out alive boolean, out lost bigint[], out done bigint[]
+)
+language plpgsql volatile
+as $$
+declare
+  v_fence bigint;
+  v_state text;
+  v_owner bigint;
+begin
+  perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
+  alive := found;
+  if not alive then
+    return;
+  end if;
+
+  select r.fence, r.state, r.worker into v_fence, v_state, v_owner from perdure.runs r where r.id = p_run;
+  if v_fence is distinct from p_fence or (v_state = 'running' and v_owner <> p_worker) then
+    lost := array[p_run];
+  elsif v_state <> 'running' then
+    done := array[p_run];
+  else
+    insert into perdure.checkpoints (
+      run, fence, worker, digest, started_at, ended_at, super_step, seq, attempt, kind, failed, key, payload
+    )
+    values (
+      p_run, p_fence, p_worker, p_digest, p_started_at, p_ended_at, p_super_step, p_seq, p_attempt, 0, p_failed, p_key,
+      p_payload
+    );
+  end if;
+end
+$$;
+
 -- Write a batch of any kinds of changes. Locks are taken in one order everywhere: the worker, runs by id, threads by
 -- id, and last the runs whose turn it becomes.
 create or replace function perdure.commit(
@@ -146,7 +183,9 @@ begin
   -- RequeueRun
   if cardinality(q_run) > 0 then
     update perdure.runs r
-    set state = 'queued', worker = null, ready_at = v_now + q.delay_us
+    set state = 'queued',
+        worker = null,
+        ready_at = case when q.delay_us > 0 then v_now + q.delay_us else r.ready_at end
     from unnest(q_run, q_delay_us) as q (run, delay_us)
     where r.id = q.run;
     v_claimable := 0 >= any (q_delay_us);

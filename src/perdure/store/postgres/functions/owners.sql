@@ -44,7 +44,6 @@ begin
         recoveries = r.recoveries + 1,
         strikes = s.strikes,
         worker = null,
-        ready_at = v_now,
         state = case when s.strikes >= p_recoveries_max then 'held' else 'queued' end,
         reason = case when s.strikes >= p_recoveries_max then 'poison' end,
         detail = case when s.strikes >= p_recoveries_max

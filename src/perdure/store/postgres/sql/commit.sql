@@ -1,3 +1,10 @@
+-- name: append_one
+-- Write one step, in the order of the function's arguments.
+select alive, lost, done
+from perdure.append_one(
+  :worker, :run, :fence, :super_step, :key, :seq, :attempt, :digest, :failed, :payload, :started_at, :ended_at
+)
+
 -- name: append
 -- Write steps and nothing else, in the order of the function's arguments.
 select alive, lost, done

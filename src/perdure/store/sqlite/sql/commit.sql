@@ -121,9 +121,9 @@ where id in (select head from perdure.threads where id = any(:threads))
   and not ready
 
 -- name: requeue_runs
--- Give these runs back, each ready after its delay.
+-- Give these runs back, each ready after its delay; one without a delay keeps its place in the queue.
 update perdure.runs
-set state = 'queued', worker = null, ready_at = :now + q.delay_us
+set state = 'queued', worker = null, ready_at = case when q.delay_us > 0 then :now + q.delay_us else ready_at end
 from (
   select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as delay_us
   from json_each(:requeues)

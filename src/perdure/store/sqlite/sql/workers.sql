@@ -76,14 +76,13 @@ from (
 )
 
 -- name: recover_runs
--- Take a dead worker's runs from it; a strike is forgotten where its last claim recorded something.
+-- Take a dead worker's runs from it, to the places they had; a strike is forgotten where its last claim recorded something.
 update perdure.runs
 set
   state = 'queued',
   worker = null,
   fence = fence + 1,
   recoveries = recoveries + 1,
-  ready_at = :now,
   strikes = case
     when exists (
       select 1

@@ -18,8 +18,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.text import clean
 from perdure.core.records import RunState
+from perdure.terminal.text import clean
 
 WIDTH_PIPED: Final = 100
 """Columns where stdout is no terminal and $COLUMNS says nothing."""

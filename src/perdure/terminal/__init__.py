@@ -1,0 +1,1 @@
+"""What a person sees: pages that fit, tables, marks, and text that is safe to print."""
