@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -216,7 +215,7 @@ def test_a_cycle_is_refused_where_it_closes() -> None:
 
 def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     value: list[Any] = []
-    for _ in range(5 * sys.getrecursionlimit()):
+    for _ in range(100_000):  # Python 3.12 and 3.13 let C code go far deeper than Python code
         value = [value]
 
     with pytest.raises(NotSerializable, match="nested too deeply"):

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import os
 
+import pytest
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import RunState
+from perdure.errors import RunHeld
 from perdure.store import open_url
 from tests.support.agents import app_on
 from tests.support.children import run_child
@@ -50,6 +52,37 @@ def test_c19_a_crash_in_the_middle_of_every_attempt_is_bounded_by_the_attempts_a
     attempts = [line["attempt"] for line in log.lines("begin")]
     assert attempts == [1, 1, 2, 3], "the first try of an undisturbed run is not written ahead: attempts + 1 bodies"
     assert lives == len(attempts) + 1 <= RECOVERIES_MAX
+
+
+def test_a_run_that_kills_every_worker_is_held_before_it_runs_again_and_its_neighbours_complete(
+    store_url: str, log: SideLog
+) -> None:
+    async def start() -> tuple[str, list[str]]:
+        async with app_on(store_url) as app:
+            before = [await app.start("single", f"t{number}") for number in range(10)]
+            lethal = await app.start("lethal")
+            after = [await app.start("single", f"t{number}") for number in range(10, 20)]
+            return lethal.run_id, [handle.run_id for handle in before + after]
+
+    lethal, neighbours = asyncio.run(start())
+    for _ in range(RECOVERIES_MAX):
+        assert run_child(work_until_it_has_ended, str(log.path), store_url, lethal) == -9
+        asyncio.run(_bury(store_url))
+    assert run_child(work_until_it_has_ended, str(log.path), store_url, neighbours[-1]) == 0
+
+    async def look() -> None:
+        async with app_on(store_url) as app:
+            info = await app.run_info(lethal)
+            assert (info.state, info.held_reason, info.recoveries) == (RunState.HELD, "poison", RECOVERIES_MAX)
+            states = {(await app.run_info(run)).state for run in neighbours}
+            assert states == {RunState.COMPLETED}
+            with pytest.raises(RunHeld, match=f"perdure release {lethal}"):
+                await app.handle(lethal).result(timeout=5)
+            assert (await app.release(lethal)).state is RunState.QUEUED
+
+    asyncio.run(look())
+    assert len(log.lines("begin", run=lethal)) == RECOVERIES_MAX
+    assert run_child(work_until_it_has_ended, str(log.path), store_url, lethal) == -9, "sent on, it runs again"
 
 
 async def _start(store_url: str) -> str:

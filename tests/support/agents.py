@@ -147,6 +147,13 @@ async def doomed() -> str:
     return await die()
 
 
+async def lethal() -> str:
+    """Kills its worker in its own code, before anything is recorded."""
+    say("begin", run=perdure.current().run_id, super_step=1, key="", attempt=perdure.current().attempt)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
 class OddError(Exception):
     """Its constructor takes what no generic code could know."""
 
@@ -241,7 +248,7 @@ async def scripted(word: str, round: int = 1, *, state: Tally) -> str | Again:
 def app_on(store: str | None = None, name: str = "crash") -> App:
     """The app with all agents, on a store."""
     made = App(name, store=store)
-    for fn in (survey, gated, idling, single, blocking, doomed, odd, giving, bulky, wrong_again):
+    for fn in (survey, gated, idling, single, blocking, doomed, lethal, odd, giving, bulky, wrong_again):
         made.agent(fn)
     made.agent(durability="sync")(scripted)
     return made

@@ -47,6 +47,10 @@ class Found(NamedTuple):
     reason: str
 
 
+DEPTH_EXPLAINED_MAX: Final = 300
+"""How deep a refused part is looked for: each level encodes what is below it once more."""
+
+
 def type_name(cls: type) -> str:
     """The qualified name of a class, without `builtins.`: a name for people, never one to import."""
     if cls is type(None):
@@ -84,6 +88,8 @@ def locate(value: object, encode: Callable[[object], object]) -> Found:
     path, reason = "$", _refusal(value, encode) or "it cannot be encoded"
     above: set[int] = set()
     while id(value) not in above:
+        if len(above) > DEPTH_EXPLAINED_MAX:
+            return Found(clip(path), value, "it is nested too deeply")
         above.add(id(value))
         for step, child in _parts(value):
             refusal = _refusal(child, encode)
