@@ -261,7 +261,9 @@ def test_a_store_outlives_the_immediate_stop_of_its_server(monkeypatch: pytest.M
     on_loop(main)
 
 
-def test_a_worker_that_lost_its_session_lock_attends_again_when_it_renews() -> None:
+def test_a_worker_that_lost_its_session_lock_attends_again_when_it_renews(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "RESTART_GRACE_S", 0.0)
+
     async def main() -> None:
         url = postgres.shared().fresh_url()
         async with opened(url) as bench, admin(url) as connection:

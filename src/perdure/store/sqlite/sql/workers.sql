@@ -76,7 +76,8 @@ from (
 )
 
 -- name: recover_runs
--- Take a dead worker's runs from it, to the places they had; a strike is forgotten where its last claim recorded something.
+-- Take a dead worker's runs from it, to the places they had; a strike is forgotten where its last claim recorded
+-- something.
 update perdure.runs
 set
   state = 'queued',
