@@ -29,6 +29,7 @@ from perdure.core.states import TERMINAL
 from perdure.errors import Conflict, NotFound, UnknownAgent, UsageError
 from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.callables import name_of
+from perdure.runtime.frames import outside
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.settings import check_name, worker_settings
 from perdure.runtime.step import Durability, as_retry, check_durability, timeout_s
@@ -274,7 +275,8 @@ class App:
         loop = asyncio.get_running_loop()
         opening = self._clients.get(loop)
         if opening is None:
-            opening = self._clients[loop] = asyncio.ensure_future(self._open())
+            with outside():  # an agent may be the first who asks; what is opened is for all
+                opening = self._clients[loop] = asyncio.ensure_future(self._open())
         try:
             return await asyncio.shield(opening)
         except BaseException:

@@ -28,6 +28,7 @@ LEVELS: Final[dict[str, int]] = {
     "run.held": logging.ERROR,
     "run.failed": logging.WARNING,
     "run.lost": logging.WARNING,
+    "run.stuck": logging.WARNING,
     "step.failed": logging.WARNING,
     "step.retried": logging.WARNING,
 }

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from perdure import App, step, telemetry
 from perdure.client import connection
 from perdure.core.limits import MIB

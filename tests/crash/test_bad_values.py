@@ -1,4 +1,4 @@
-"""What agents and callers hand over that cannot be kept: refused where it happened, with the remedy; nobody else suffers."""
+"""What agents and callers hand over and nobody can keep: refused where it happened; nobody else suffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from perdure import App
-from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, EndRun
 from perdure.core.limits import MIB
 from perdure.core.records import RunState
 from perdure.errors import NotSerializable, PayloadTooLarge, PerdureError, RunFailed, RunHeld, UnknownAgent, UsageError
@@ -194,3 +194,33 @@ def test_c17_of_a_hundred_commits_in_one_batch_one_is_unstorable_and_fails_alone
 
 async def _running(worker: Worker, count: int) -> bool:
     return worker.running == count
+
+
+def test_what_a_run_writes_after_a_refused_record_is_not_written_either(store_url: str) -> None:
+    """The agent is ahead of its commits: its end is queued by the time that its first record is refused."""
+
+    async def main(app: App) -> None:
+        async with app:
+            client = await app._client()
+            handle = await app.start("single", "tea")
+
+            class LateStore(SpoiltStore):
+                async def commit(self, worker_id: int, changes: Sequence[Change]) -> CommitOutcome:
+                    if not self.batches:
+                        await becomes(lambda: _end_is_queued(worker), "the run's end waits behind its record")
+                    return await super().commit(worker_id, changes)
+
+            store = LateStore(client.store, handle._id)
+            settings = worker_settings(poll_s=0.05)
+            async with Worker(store, app.agents, settings=settings, on_ended=client.ended) as worker:  # type: ignore[arg-type]
+                with pytest.raises(RunHeld, match="refused"):
+                    await handle.result(timeout=10)
+            assert [row.key for row in await handle.history() if row.key] == []
+
+    asyncio.run(main(app_on(store_url)))
+
+
+async def _end_is_queued(worker: Worker) -> bool:
+    tenure = worker._tenure
+    assert tenure is not None
+    return any(isinstance(change, EndRun) for batch in tenure.committer._batches for change in batch.items)

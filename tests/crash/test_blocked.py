@@ -8,10 +8,10 @@ from tests.support.agents import app_on
 from tests.support.processes import Fleet
 
 LEASE_S = 0.6
-BLOCKED_S = 4 * LEASE_S
+BLOCKED_S = 3.2 * LEASE_S
 
 
-def test_c06_c31_a_step_that_blocks_the_loop_for_four_leases_keeps_its_run_and_the_log_names_the_line(
+def test_c06_c31_a_step_that_blocks_the_loop_for_three_leases_keeps_its_run_and_the_log_names_the_line(
     fleet: Fleet,
 ) -> None:
     async def main() -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 
 import pytest
+
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import RunState
 from perdure.errors import RunHeld

@@ -1,4 +1,4 @@
-"""A worker that stands still past its lease: a laptop's lid, a paused machine, a debugger. It must not write afterwards."""
+"""A worker that stands still past its lease: a laptop's lid, a paused machine. It must not write afterwards."""
 
 from __future__ import annotations
 

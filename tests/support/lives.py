@@ -17,7 +17,7 @@ async def live(store_url: str, name: str, fault: Fault | None = None) -> int:
     """Start the run of that thread and queue (or find it), and work until it has ended; how many writes that took."""
     app = app_on(store_url)
     store = FaultyStore(app._store, fault)
-    app._store = store  # type: ignore[assignment]
+    app._store = store
     # A lease that nobody outlives here: whoever is dead is declared dead.
     async with app, app.worker(queues=[name], lease_s=30, poll_s=0.05):
         handle = await app.start("scripted", "word", key=name, thread_id=name, queue=name)

@@ -15,8 +15,8 @@ from tests.support.sidelog import say
 
 
 def move_clocks(seconds: float) -> None:
-    """Put this process's wall clocks ahead (or behind). The clock of a SQLite store is the machine's, which all processes
-    share; it stays where it is, as Postgres's does."""
+    """Put this process's wall clocks ahead (or behind). The clock of a SQLite store is the machine's, which all
+    processes share; it stays where it is, as Postgres's does."""
     wall, wall_ns = time.time, time.time_ns
     time.time = lambda: wall() + seconds
     clock.SystemClock.wall_us = lambda self: wall_ns() // 1000 + int(seconds * 1_000_000)  # type: ignore[method-assign]

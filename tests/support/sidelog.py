@@ -1,4 +1,4 @@
-"""What processes and step bodies say about themselves, apart from the store: the independent witness of the crash tests.
+"""What processes and step bodies say about themselves, apart from the store: an independent witness.
 
 Every process appends JSON lines to one file, one `write` a line (`O_APPEND`), so the file's order is the order in which
 things happened, and a killed process has said everything up to its last instant. `$PERDURE_TEST_LOG` names the file;

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -20,7 +20,7 @@ from perdure.bench.laps import Laps
 from perdure.errors import UsageError
 
 ROWS_A_BATCH: Final = 1_000
-RAW_BATCHES: Final = 20
+RAW_BATCHES: Final = 50
 RAW_COMMITS: Final = 200
 READS: Final = 5
 RECORD: Final = b"r" * 200
@@ -35,7 +35,8 @@ class Ground(Protocol):
     url: str
 
     async def rows_per_s(self) -> float:
-        """Rows a second, a thousand to a statement and to a commit: a bigint key and 200 bytes."""
+        """Rows a second, a thousand to a statement and to a commit: two bigint keys and 200 bytes. A batch holds a row
+        of each of a thousand runs, as those of a busy worker do."""
 
     async def commit_ms(self) -> float:
         """One insert and its commit, the median."""
@@ -88,11 +89,6 @@ def _folder_of(url: str | None) -> Path | None:
     return folder
 
 
-def numbered(start: int) -> list[int]:
-    """The keys of a batch."""
-    return list(range(start, start + ROWS_A_BATCH))
-
-
 class SQLiteGround:
     """A file in a folder of its own."""
 
@@ -105,9 +101,8 @@ class SQLiteGround:
 
     async def rows_per_s(self) -> float:
         with self._raw() as raw:
-            places = ", ".join(["(?, ?)"] * ROWS_A_BATCH)
-            text = f"insert into raw (id, record) values {places}"
-            batches = [_flat(numbered(at * ROWS_A_BATCH)) for at in range(RAW_BATCHES)]
+            text = f"insert into raw values {', '.join(['(?, ?, ?)'] * ROWS_A_BATCH)}"
+            batches = [_flat(step) for step in range(RAW_BATCHES)]
             with Laps() as laps:
                 for batch in batches:
                     raw.connection.execute("begin immediate")
@@ -121,7 +116,7 @@ class SQLiteGround:
             for number in range(RAW_COMMITS):
                 with laps:
                     raw.connection.execute("begin immediate")
-                    raw.connection.execute("insert into raw (id, record) values (?, ?)", (number, RECORD))
+                    raw.connection.execute("insert into raw values (?, ?, ?)", (1, number, RECORD))
                     raw.connection.execute("commit")
         return laps.median
 
@@ -129,11 +124,11 @@ class SQLiteGround:
         laps = Laps()
         with self._raw() as raw:
             raw.connection.execute("begin immediate")
-            raw.connection.executemany("insert into raw values (?, ?)", ((key, RECORD) for key in range(rows)))
+            raw.connection.executemany("insert into raw values (?, ?, ?)", ((1, step, RECORD) for step in range(rows)))
             raw.connection.execute("commit")
             for _ in range(READS):
                 with laps:
-                    raw.connection.execute("select id, record from raw").fetchall()
+                    raw.connection.execute("select * from raw").fetchall()
         return laps.median
 
     async def bytes(self) -> int:
@@ -158,7 +153,7 @@ class _RawFile:
         self.connection = sqlite3.connect(self.path, isolation_level=None)
         for pragma in ("journal_mode = wal", "synchronous = full", "cache_size = -65536"):
             self.connection.execute(f"pragma {pragma}")
-        self.connection.execute("create table raw (id integer primary key, record blob not null)")
+        self.connection.execute("create table raw (run integer, step integer, record blob, primary key (run, step))")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,8 +161,8 @@ class _RawFile:
         self.connection.close()
 
 
-def _flat(keys: Sequence[int]) -> list[Any]:
-    return [value for key in keys for value in (key, RECORD)]
+def _flat(step: int) -> list[Any]:
+    return [value for run in range(ROWS_A_BATCH) for value in (run, step, RECORD)]
 
 
 class PostgresGround:
@@ -196,19 +191,18 @@ class PostgresGround:
 
     async def rows_per_s(self) -> float:
         async with self._raw():
-            text = f"insert into {self.schema}.raw select * from unnest($1::bigint[], $2::bytea[])"
+            text = f"insert into {self.schema}.raw select * from unnest($1::bigint[], $2::bigint[], $3::bytea[])"
             statement = await self._connection.prepare(text)
-            records = [RECORD] * ROWS_A_BATCH
-            batches = [numbered(at * ROWS_A_BATCH) for at in range(RAW_BATCHES)]
+            runs, records = list(range(ROWS_A_BATCH)), [RECORD] * ROWS_A_BATCH
             with Laps() as laps:
-                for batch in batches:
-                    await statement.fetch(batch, records)
+                for step in range(RAW_BATCHES):
+                    await statement.fetch(runs, [step] * ROWS_A_BATCH, records)
         return RAW_BATCHES * ROWS_A_BATCH / laps.total_s
 
     async def commit_ms(self) -> float:
         laps = Laps()
         async with self._raw():
-            statement = await self._connection.prepare(f"insert into {self.schema}.raw values ($1, $2)")
+            statement = await self._connection.prepare(f"insert into {self.schema}.raw values (1, $1, $2)")
             for number in range(RAW_COMMITS):
                 with laps:
                     await statement.fetch(number, RECORD)
@@ -217,9 +211,9 @@ class PostgresGround:
     async def read_ms(self, rows: int) -> float:
         laps = Laps()
         async with self._raw():
-            text = f"insert into {self.schema}.raw select n, $2 from generate_series(1, $1::bigint) as n"
+            text = f"insert into {self.schema}.raw select 1, n, $2 from generate_series(1, $1::bigint) as n"
             await self._connection.execute(text, rows, RECORD)
-            statement = await self._connection.prepare(f"select id, record from {self.schema}.raw")
+            statement = await self._connection.prepare(f"select * from {self.schema}.raw")
             for _ in range(READS):
                 with laps:
                     await statement.fetch()
@@ -235,7 +229,9 @@ class PostgresGround:
 
     @asynccontextmanager
     async def _raw(self) -> AsyncIterator[None]:
-        await self._connection.execute(f"create table {self.schema}.raw (id bigint primary key, record bytea not null)")
+        await self._connection.execute(
+            f"create table {self.schema}.raw (run bigint, step bigint, record bytea, primary key (run, step))"
+        )
         try:
             yield
         finally:

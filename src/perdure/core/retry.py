@@ -102,9 +102,17 @@ def _may_retry(policy: Retry, error: BaseException) -> bool:
         return False
     chosen = policy.retry_on
     if _is_function(chosen):
-        return bool(chosen(error))
+        return _says_yes(chosen, error)
     assert _are_errors(chosen), "Retry() has seen to it"
     return isinstance(error, chosen) or is_transient(error)
+
+
+def _says_yes(asked: Callable[[BaseException], bool], error: BaseException) -> bool:
+    try:
+        return bool(asked(error))
+    except Exception as trouble:  # the edge of user code: a function that breaks has not asked for another try
+        error.add_note(f"retry_on broke on this error, so it is final: {type(trouble).__name__}")
+        return False
 
 
 def _are_errors(value: object) -> TypeGuard[Errors]:

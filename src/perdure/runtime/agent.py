@@ -100,7 +100,7 @@ class StateType:
         make = getattr(self.type, "__origin__", self.type)
         try:
             return make()
-        except TypeError as error:
+        except Exception as error:  # the edge of user code: a required field, a validator
             raise UsageError(
                 f"a new thread's state cannot be made by calling {make!r}(): {error}; give its fields defaults, "
                 "or give the state parameter a default"

@@ -15,7 +15,10 @@ from typing import Any
 from perdure.core import snapshot
 from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
+from perdure.core.errors import printable
 from perdure.core.failures import encode_error, run_error
+from perdure.core.limits import PENDING_ROWS_MAX
+from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState
 from perdure.core.retry import RetryIn, decide
 from perdure.core.snapshot import spill
@@ -60,6 +63,7 @@ class Execution:
             batch = self.host.committer.submit(change, _size(change))
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, ending)
+            await self.host.committer.room(PENDING_ROWS_MAX)  # an agent without steps is not held back elsewhere
 
     def close(self, ending: Ending) -> None:
         """End it from outside."""
@@ -85,6 +89,8 @@ class Execution:
             return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {error}")
         except UsageError as error:
             return Raised(error)
+        except Exception as error:  # the edge of user code: a constructor or a validator of the declared types
+            return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {type_name(type(error))}: {error}")
         self.current = step
         if (over := self._over()) is not None:  # closed while it loaded
             step.close(over)
@@ -128,11 +134,12 @@ class Execution:
             case Returned(value):
                 try:
                     return self._again(value) if isinstance(value, Again) else self._complete(value)
-                except (NotSerializable, UsageError) as error:
+                except Exception as error:  # what was returned cannot be recorded, or user code broke while it was
                     return self._fail(error)
             case Raised(error):
                 return self._fail(error)
             case Held(reason, detail):
+                detail = printable(detail)
                 emit("run.held", run=f"r{run}", reason=reason, detail=detail)
                 return HoldRun(run, fence, thread, reason, detail)
             case HandedBack():
@@ -162,7 +169,8 @@ class Execution:
     def _fail(self, error: BaseException) -> Change:
         claimed = self.claimed
         info = run_error(error)
-        tries = 1 + max((attempt.attempt for attempt in claimed.attempts if attempt.key == ""), default=0)
+        before = [each.attempt for each in claimed.attempts if (each.super_step, each.key) == (self.number, "")]
+        tries = 1 + max(before, default=0)
         if isinstance(error, Exception) and not isinstance(error, UsageError):
             host = self.host
             decision = decide(

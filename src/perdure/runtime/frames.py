@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.keys import Scope
@@ -57,6 +58,16 @@ def agent_frame(verb: str) -> AgentFrame:
         return current
     where = "inside a step's body" if isinstance(current, StepFrame) else "outside of an agent"
     raise NotInRun(f"perdure.{verb} was called {where}; call it in an agent's own code, while a worker runs it")
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave the agent for a moment: a task that is started here belongs to no run, and outlives the one it is in."""
+    token = frame.set(None)
+    try:
+        yield
+    finally:
+        frame.reset(token)
 
 
 TaskFactory = Callable[..., "asyncio.Future[Any]"]

@@ -32,6 +32,10 @@ from perdure.store.protocol import Store
 from perdure.telemetry import emit, logger
 
 TICK_S = 0.2
+LOOK_S = 0.4
+"""Between two looks for silent workers while there are none; once there is one, every tick looks."""
+SWEEP_S = 1.0
+"""Between two looks for leases that have run out (more often where leases are very short)."""
 DEATH_GRACE_S = 0.3
 """A sign of life must be missing for this long: a connection that is being replaced is not a death."""
 
@@ -53,6 +57,7 @@ class Keeper:
         self.on_lost = on_lost
         self._renewed_at = clock.monotonic()
         self._swept_at = clock.monotonic()
+        self._looked_at = clock.monotonic()
         self._silent_since: dict[int, float] = {}
         self._attends = False
 
@@ -82,10 +87,13 @@ class Keeper:
 
     async def _take_over(self) -> None:
         now = self.clock.monotonic()
-        silent = await self.store.silent_workers()
-        self._silent_since = {worker: self._silent_since.get(worker, now) for worker in silent if worker != self.worker}
+        if self._silent_since or now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            silent = await self.store.silent_workers()
+            known = self._silent_since
+            self._silent_since = {worker: known.get(worker, now) for worker in silent if worker != self.worker}
         dead = [worker for worker, since in self._silent_since.items() if now - since >= DEATH_GRACE_S]
-        if not dead and now - self._swept_at < min(1.0, renew_every_s(self.settings.lease_s)):
+        if not dead and now - self._swept_at < min(SWEEP_S, renew_every_s(self.settings.lease_s)):
             return
         self._swept_at = now
         for taken in await self.store.take_over(dead, recoveries_max=self.settings.recoveries_max):

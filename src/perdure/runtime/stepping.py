@@ -62,11 +62,11 @@ async def _attempt(
         payload, value = await _try_once(at, step, key, attempt, args, kwargs)
     except Exception as error:
         at.check()
-        recorded = encode_error(error_info(error))
         host = at.host
         decision = decide(
             step.settings.retry, attempt=attempt, error=error, random=host.random.random(), now_us=host.clock.wall_us()
         )
+        recorded = encode_error(error_info(error))
     else:
         batch = at.append(key, digest, attempt, payload, failed=False, started_at=started_at)
         await _settle(at, step, batch)

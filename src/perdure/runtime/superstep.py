@@ -76,10 +76,12 @@ class SuperStep:
         self.recovered = resumed and claimed.recoveries > 0
         self.in_flight = 0
         self.ending: Ending | None = None
-        self._seq = len(self.journal)
+        self._seq = max((record.seq for record in claimed.records), default=0) if resumed else 0
         self._held_up = False
         self._given: set[str] = set()
         self._root: asyncio.Task[Any] | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._told = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
     # -- the call of the agent -------------------------------------------------------------------------------
@@ -88,20 +90,19 @@ class SuperStep:
         """Call the agent and see it to its end; returns how it ended."""
         context = contextvars.copy_context()
         context.run(frame.set, AgentFrame(self, Scope.root()))
-        self._root = asyncio.get_running_loop().create_task(agent(), context=context)
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._root = loop.create_task(agent(), context=context)
+        self._root.add_done_callback(self._root_ended)
         if self.ending is not None or (self.host.draining and not self.in_flight):
             self.close(self.ending or HandedBack())
         try:
-            value = await self._root
-        except (KeyboardInterrupt, SystemExit):
+            await self._over
+        except asyncio.CancelledError:  # the process is going down
+            self.close(Lost("the worker was closed"))
             raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():  # the process is going down
-                self.close(Lost("the worker was closed"))
-                raise
-            self._end(Raised(error))
-        else:
-            self._end(Returned(value))
+        if self.ending is None:
+            self._end(_ending_of(self._root))
         await self._reap()
         assert self.ending is not None
         return self.ending
@@ -116,9 +117,8 @@ class SuperStep:
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
         self._end(ending)
-        for task in (self._root, *self._tasks):
-            if task is not None and not task.done():
-                task.cancel(self._why())
+        self._tell(self._unfinished())
+        self._wake()
 
     def drain(self) -> None:
         """Hand back at the next checkpoint: now, if no body is in flight."""
@@ -249,6 +249,14 @@ class SuperStep:
         if self.ending is None:
             self.ending = ending
 
+    def _root_ended(self, root: asyncio.Future[Any]) -> None:
+        self._forget(root)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if self.ending is not None and not task.cancelled():
@@ -256,17 +264,29 @@ class SuperStep:
 
     async def _reap(self) -> None:
         """End what the agent left running, so that nothing of this super-step outlives it."""
-        left = [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
+        left = self._unfinished()
         if not left:
             return
-        for task in left:
-            task.cancel(self._why())
+        if not self._told:  # a second cancellation would break off the cleaning up after the first
+            self._tell(left)
         _, stuck = await asyncio.wait(left, timeout=UNWIND_S)
         if stuck:
             emit("run.stuck", run=f"r{self.claimed.run}", tasks=[str(task) for task in stuck])
 
+    def _unfinished(self) -> list[asyncio.Future[Any]]:
+        return [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
 
-def _is_cancelled() -> bool:
-    """Whether the running task itself was asked to end (and not only one that it awaited)."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    def _tell(self, tasks: list[asyncio.Future[Any]]) -> None:
+        self._told = self._root is not None
+        for task in tasks:
+            task.cancel(self._why())
+
+
+def _ending_of(root: asyncio.Task[Any]) -> Ending:
+    """What the agent returned or raised."""
+    try:
+        return Returned(root.result())
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return Raised(error)

@@ -16,8 +16,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from perdure.clock import Clock
-from perdure.core.changes import Change, CommitOutcome, NewWorker
+from perdure.core.changes import Change, CommitOutcome, HoldRun, NewWorker, RequeueRun
 from perdure.core.endings import Ending, HandedBack, Held, Lost
 from perdure.core.leases import trust_until
 from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX
@@ -65,6 +67,9 @@ class Tenure:
         )
         self._on_ended = on_ended
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._refused: dict[int, str] = {}
+        """Runs of which a write was refused, and why. The agent may be ahead of its commits: nothing that it wrote
+        after that one may be written, for a log has no gaps."""
         self._services: list[asyncio.Task[None]] = []
         self._keeper: KeeperThread | None = None
         self._empty = asyncio.Event()
@@ -166,6 +171,7 @@ class Tenure:
                 self.claimer.give_back()
         finally:
             del self.executions[run], self._tasks[run]
+            self._refused.pop(run, None)
             self.claimer.slot_freed()
             if not self.executions:
                 self._empty.set()
@@ -177,10 +183,11 @@ class Tenure:
     async def _commit(self, changes: list[Change]) -> CommitOutcome:
         """Write a batch, however long the store is away; repeating one that went through is a no-op."""
         outcome = CommitOutcome()
+        writable, refused = self._without_followers(changes)
 
         async def attempt() -> None:
             nonlocal outcome
-            outcome = await self.store.commit(self.worker, changes)
+            outcome = await self.store.commit(self.worker, writable)
 
         try:
             await insist("committer", attempt)
@@ -192,9 +199,19 @@ class Tenure:
             self.lose("the store says that this worker is not alive")
         for run in outcome.lost:
             self._close(run, Lost("another worker has claimed it"))
+        self._refused |= outcome.refused
         for run, why in outcome.refused.items():
             self._close(run, Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}"))
-        return outcome
+        return msgspec.structs.replace(outcome, refused=refused | outcome.refused) if refused else outcome
+
+    def _without_followers(self, changes: list[Change]) -> tuple[list[Change], dict[int, str]]:
+        """The batch without what follows a refused write of its run, and the runs that this concerns. That a run is
+        held or given back still counts."""
+        if not self._refused:
+            return changes, {}
+        follows = [each.run in self._refused and not isinstance(each, HoldRun | RequeueRun) for each in changes]
+        refused = {each.run: self._refused[each.run] for each, out in zip(changes, follows, strict=True) if out}
+        return [each for each, out in zip(changes, follows, strict=True) if not out], refused
 
     def _close(self, run: int, ending: Ending) -> None:
         execution = self.executions.get(run)

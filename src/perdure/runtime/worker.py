@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.clock import SYSTEM_CLOCK, Clock
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.runtime.agent import Agent
 from perdure.runtime.callables import Pools
 from perdure.runtime.frames import install_task_factory
-from perdure.runtime.service import insist
+from perdure.runtime.service import Backoff
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
 from perdure.runtime.tenure import Tenure
@@ -56,8 +57,14 @@ class Worker:
         install_task_factory(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._run(), name="perdure-worker")
         began = asyncio.create_task(self._began.wait())
-        await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        began.cancel()
+        try:
+            await asyncio.wait({began, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:  # what was never entered is never left: end it here
+            self._stopping.set()
+            await self.stopped()
+            raise
+        finally:
+            began.cancel()
         if self._task.done():
             self._task.result()
         return self
@@ -90,7 +97,8 @@ class Worker:
                 self._store, self._agents, settings=self._settings, durability=self._durability, pools=self._pools,
                 clock=self._clock, on_ended=self._on_ended,
             )  # fmt: skip
-            await insist("worker", tenure.begin)
+            if not await self._begun(tenure):
+                return
             self._tenure = tenure
             self._began.set()
             await self._lost_or_stopping(tenure)
@@ -99,6 +107,33 @@ class Worker:
             else:
                 await tenure.drain()
             self._tenure = None
+
+    async def _begun(self, tenure: Tenure) -> bool:
+        """Begin a tenure, however long the store is away; False if the worker is asked to stop before that."""
+        beginning = asyncio.create_task(self._begin(tenure), name="perdure-begin")
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not beginning.done():
+                beginning.cancel()
+        if not beginning.done():
+            return False
+        beginning.result()
+        return True
+
+    async def _begin(self, tenure: Tenure) -> None:
+        """What is wrong at the start is the caller's to see. Later on nobody is there who would see it: it is logged, and
+        tried again."""
+        backoff = Backoff("worker")
+        while True:
+            try:
+                return await tenure.begin()
+            except StoreError as error:
+                if not isinstance(error, StoreUnavailable) and not self._began.is_set():
+                    raise
+                await asyncio.sleep(backoff.failed(error))
 
     async def _lost_or_stopping(self, tenure: Tenure) -> None:
         waits = [asyncio.create_task(tenure.lost.wait()), asyncio.create_task(self._stopping.wait())]

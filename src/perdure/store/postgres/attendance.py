@@ -53,14 +53,12 @@ class Attendance:
 
     async def silent_workers(self, pool: Pool) -> list[int]:
         """Alive workers that attended and whose lock is free now."""
-        grace_us = int(RESTART_GRACE_S * 1_000_000)
-        workers = [row["id"] for row in await pool.fetch(self._statements["attending_workers"].text)]
-        if not workers:
+        look = self._statements["attendance"]
+        found = await pool.fetchrow(look.text, *look.arguments({"grace_us": int(RESTART_GRACE_S * 1_000_000)}))
+        if not found["settled"]:
             return []
-        keys = {lock_key(self._address.schema, worker): worker for worker in workers}
-        look = self._statements["free_session_locks"]
-        silent = await pool.fetch(look.text, *look.arguments({"keys": list(keys), "grace_us": grace_us}))
-        return sorted(keys[row["lock_key"]] for row in silent)
+        held, schema = set(found["held"]), self._address.schema
+        return sorted(worker for worker in found["workers"] if lock_key(schema, worker) not in held)
 
     async def close(self) -> None:
         """Let go of the locks."""

@@ -13,13 +13,20 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.changes import ClaimRequest
-from perdure.core.limits import CLAIM_ROWS_MAX, PRIORITY_MAX, SUSPECT_STRIKES
+from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB, PRIORITY_MAX, SUSPECT_STRIKES
 from perdure.core.records import Attempt, Checkpoint, Claimed
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Transaction, encode
 
 RUNS_A_PAGE_MIN: Final = 16
 """A page is at least this long, so that a claim of one run behind a few suspects takes one look."""
+
+RECORD_BYTES_A_READ: Final = 64 * MIB
+"""Payloads in one answer. They travel as hex, and SQLite makes no text of more than a billion bytes: read at once, the
+logs of 500 runs with 1 MB each would be one too long, and nobody could claim them."""
+
+RECORDS_A_READ: Final = RECORD_BYTES_A_READ // INLINE_BYTES_MAX
+"""The same in records, for a run whose log is longer than that by itself."""
 
 
 class Candidate(msgspec.Struct, array_like=True):
@@ -99,11 +106,38 @@ def _logs(tx: Transaction, again: list[int]) -> tuple[dict[int, list[Checkpoint]
     records: dict[int, list[Checkpoint]] = defaultdict(list)
     attempts: dict[int, list[Attempt]] = defaultdict(list)
     if again:
-        for record in tx.records("claimed_records", rows.CHECKPOINT, runs=encode(again)):
+        for record in _records(tx, again):
             records[record.run].append(record)
         for attempt in tx.records("claimed_attempts", rows.ATTEMPT, runs=encode(again)):
             attempts[attempt.run].append(attempt)
     return records, attempts
+
+
+def _records(tx: Transaction, runs: list[int]) -> Iterator[Checkpoint]:
+    """The records of these runs, in reads of a bounded size."""
+    share: list[int] = []
+    share_bytes = 0
+    for run, size in tx.array("claimed_sizes", runs=encode(runs)):
+        if size > RECORD_BYTES_A_READ:
+            yield from _long_log(tx, run)
+            continue
+        if share_bytes + size > RECORD_BYTES_A_READ:
+            yield from tx.records("claimed_records", rows.CHECKPOINT, runs=encode(share))
+            share, share_bytes = [], 0
+        share.append(run)
+        share_bytes += size
+    if share:
+        yield from tx.records("claimed_records", rows.CHECKPOINT, runs=encode(share))
+
+
+def _long_log(tx: Transaction, run: int) -> Iterator[Checkpoint]:
+    after = ""
+    while True:
+        page = tx.records("claimed_page", rows.CHECKPOINT, run=run, after=after, limit=RECORDS_A_READ)
+        yield from page
+        if len(page) < RECORDS_A_READ:
+            return
+        after = page[-1].key
 
 
 def _claimed(

@@ -21,23 +21,17 @@ select
 -- Say in the worker's row that its death will show.
 update perdure.workers set session = true where id = :worker and not session returning id
 
--- name: attending_workers
--- Alive workers that have held a lock.
-select id
-from perdure.workers
-where state = 'alive'
-  and session
-
--- name: free_session_locks
--- Which of these locks nobody holds; none right after the server started.
-select k.lock_key
-from unnest(:keys::bigint[]) as k (lock_key)
-where pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => :grace_us::bigint / 1e6)
-  and k.lock_key not in (
-    select (l.classid::bigint << 32) | l.objid::bigint
+-- name: attendance
+-- Alive workers that have held a lock, the locks that are held, and whether a missing one means something: not right
+-- after the server started.
+select
+  (select coalesce(array_agg(w.id), '{}') from perdure.workers w where w.state = 'alive' and w.session) as workers,
+  (
+    select coalesce(array_agg((l.classid::bigint << 32) | l.objid::bigint), '{}')
     from pg_locks l
     where l.locktype = 'advisory'
       and l.objsubid = 1
       and l.database = (select d.oid from pg_database d where d.datname = current_database())
       and l.granted
-  )
+  ) as held,
+  pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => :grace_us::bigint / 1e6) as settled

@@ -52,6 +52,18 @@ from (
   where r.id = any(:runs)
 )
 
+-- name: claimed_sizes
+-- How many bytes of records each of these runs' current super-steps has, as JSON.
+select json_group_array(json_array(run, size))
+from (
+  select c.run, sum(length(c.payload)) as size
+  from perdure.runs r
+  join perdure.checkpoints c on c.run = r.id and c.super_step = r.super_step
+  where r.id = any(:runs)
+    and c.kind = 0
+  group by c.run
+)
+
 -- name: claimed_records
 -- The recorded steps of these runs' current super-steps.
 select
@@ -61,6 +73,19 @@ from perdure.runs r
 join perdure.checkpoints c on c.run = r.id and c.super_step = r.super_step
 where r.id = any(:runs)
   and c.kind = 0
+
+-- name: claimed_page
+-- A page of the same for one run, from after a key.
+select
+  c.run, c.super_step, c.key, c.kind, c.seq, c.fence, c.worker, c.attempt, c.digest, c.failed, c.payload, c.state,
+  c.started_at, c.ended_at
+from perdure.runs r
+join perdure.checkpoints c on c.run = r.id and c.super_step = r.super_step
+where r.id = :run
+  and c.kind = 0
+  and c.key > :after
+order by c.key
+limit :limit
 
 -- name: claimed_attempts
 -- The unfinished tries of these runs' current super-steps.
