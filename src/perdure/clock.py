@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Both of a process's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; they go on while the process is stopped."""
+        """Seconds that never go back; they go on while the process is stopped (not while the machine sleeps)."""
 
     def wall_us(self) -> int:
         """Microseconds since the epoch; may jump."""

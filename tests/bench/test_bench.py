@@ -147,13 +147,16 @@ def test_a_row_is_made_of_medians() -> None:
 
 
 def test_the_page_fits_into_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    readings = [Reading(name, 123_456.7, 1_234_567.8, "p99 0.123") for name in GOALS]
+    readings = [Reading(name, 45_678.9, 456_789.0, "p99 0.123") for name in GOALS]
 
     show(rows([(Item("P1", "postgresql://u@h/d"), readings)]), repeat=3)
 
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 100
-    assert all(name in printed for name in GOALS)
+    for name, goal in GOALS.items():
+        (line,) = (line for line in printed.splitlines() if line.startswith(f"{name} ") and "p99" not in line)
+        assert goal.what in line and "0.100" in line
+        assert line.count("✓") + line.count("✗") == 2
 
 
 def test_a_ground_is_what_the_measures_need() -> None:

@@ -32,7 +32,7 @@ BROAD_HANDLERS: dict[str, str] = {
     "src/perdure/runtime/keeper.py::KeeperThread._run": "the thread's edge: the worker is told that its lease is lost",
     "src/perdure/runtime/service.py::serve": "the one place where a loop backs off and goes on",
     "src/perdure/runtime/stepping.py::_attempt": "the edge of user code: a step's body",
-    "src/perdure/runtime/superstep.py::SuperStep.run": "the edge of user code: the agent",
+    "src/perdure/runtime/superstep.py::_ending_of": "the edge of user code: the agent",
     "src/perdure/runtime/tenure.py::Tenure._execute": "the loop's edge: one run breaks off, the worker goes on",
     "src/perdure/store/sqlite/lane.py::attempt": "the loop's edge: whoever waits is told, and the thread lives on",
     "src/perdure/telemetry.py::emit": "the edge of user code: a handler",

@@ -305,6 +305,25 @@ def test_c07_a_listener_that_hears_nothing_any_more_notices_and_looks_again(monk
     on_loop(main)
 
 
+def test_a_claim_that_passes_over_a_run_which_is_just_being_watched_is_told_to_look_again() -> None:
+    async def main() -> None:
+        url = postgres.shared().fresh_url()
+        async with opened(url) as bench, admin(url) as connection, hints(bench.store) as hinted:
+            await hinted(Hint.WORK)
+            worker = await bench.worker()
+            await bench.store.set_idle(worker, True)
+            run = await bench.start()
+            await hinted(Hint.WORK)
+            async with connection.transaction():
+                await connection.execute(f"select {parse(url).schema}.watch(array[{run}]::bigint[])")
+                assert await bench.claim(worker) == []
+
+            await hinted(Hint.WORK)
+            assert [claimed.run for claimed in await bench.claim(worker)] == [run]
+
+    on_loop(main)
+
+
 # -- behind a transaction pooler -----------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from perdure.core.changes import CommitOutcome
 from perdure.errors import SchemaAhead, SchemaOutdated, StoreError, StoreUnavailable
 from perdure.store.protocol import Store
 from perdure.store.sql import Migration
-from perdure.store.sqlite import SQLiteStore, filesystem, schema
+from perdure.store.sqlite import SQLiteStore, claim, filesystem, schema
 from perdure.testing.conformance import Bench, StoreConformance, scenario
 from perdure.testing.conformance.harness import end, step
 
@@ -48,6 +48,26 @@ class OnFiles:
 
 class TestSQLiteStore(OnFiles, StoreConformance):
     """Every scenario of the suite, and what a batch does with values that SQLite cannot take."""
+
+    @scenario
+    async def test_long_logs_are_claimed_in_reads_of_a_bounded_size(self, bench: Bench) -> None:
+        first = await bench.worker()
+        await bench.start_many(3)
+        runs = await bench.claim(first)
+        sizes = {runs[0].run: 5, runs[1].run: 1, runs[2].run: 1}
+        records = [step(run, key=f"k{n}", seq=n, payload=b"x" * 400) for run in runs for n in range(sizes[run.run])]
+        await bench.store.commit(first, records)
+        await bench.store.retire(first)
+
+        second = await bench.worker()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claim, "RECORD_BYTES_A_READ", 1_000)
+            patch.setattr(claim, "RECORDS_A_READ", 2)
+            claimed = await bench.claim(second)
+
+        assert {run.run: [record.key for record in run.records] for run in claimed} == {
+            run: [f"k{n}" for n in range(size)] for run, size in sizes.items()
+        }
 
     @scenario
     async def test_values_that_cannot_be_stored_are_refused_alone(self, bench: Bench) -> None:

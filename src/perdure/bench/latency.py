@@ -23,7 +23,7 @@ async def step_ms(ground: Ground, *, steps: int = STEPS) -> list[Reading]:
     readings = []
     for row, durability in modes:
         laps = await _laps(ground.url, durability, steps)
-        readings.append((row, laps.median, f"p99 {laps.p99:.3g}"))
+        readings.append((row, laps.median, f"p99 {laps.p99:.3g} ms"))
     raw = (raw + await ground.commit_ms()) / 2
     return [Reading(row, value, raw, note) for row, value, note in readings]
 

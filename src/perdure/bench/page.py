@@ -15,7 +15,7 @@ from perdure.bench.report import Row, machine
 from perdure.terminal.page import Marks, Page, table
 
 WIDTH_MAX: Final = 100
-SHORT: Final = {"steps/s": "/s", "runs/s": "/s", "ms": " ms", "times": "×", "bytes": ""}
+SHORT: Final = {"steps/s": "/s", "runs/s": "/s", "ms": " ms", "times": "×"}
 NUMBERS: Final = ("value", "raw limit", "ratio")
 
 
@@ -44,7 +44,7 @@ def show(found: Sequence[Row], *, repeat: int) -> None:
     """The table, what else was seen, and what it was measured on."""
     page = Page()
     page.width = min(page.width, WIDTH_MAX)
-    rows = table("measure", "", "on", *NUMBERS, "goal", "", "at last", "", right=NUMBERS)
+    rows = table("measure", "of", "on", *NUMBERS, "goal", "", "at last", "", right=NUMBERS, give=("of",))
     rows.padding = (0, 1, 0, 0)
     for row in found:
         rows.add_row(*cells(row, page.marks))
@@ -69,7 +69,7 @@ def cells(row: Row, marks: Marks) -> list[str | Text]:
         row.store,
         Text(amount(goal.unit, row.value), "bold"),
         amount(goal.unit, row.raw),
-        number(row.ratio),
+        number(row.ratio) if row.ratio >= 1 else f"{row.ratio:.3f}",
         bound(goal, goal.now),
         mark(marks, row.meets(goal.now)),
         bound(goal, goal.final),
@@ -84,7 +84,11 @@ def mark(marks: Marks, met: bool) -> Text:
 
 def amount(unit: Unit, value: float) -> str:
     """A value with its unit."""
-    return f"{value / 1e6:.3g} MB" if unit == "bytes" else number(value) + SHORT[unit]
+    if unit == "bytes":
+        return f"{value / 1e6:.3g} MB"
+    if unit == "ms" and value < 0.1:
+        return f"{number(value * 1e3)} µs"
+    return number(value) + SHORT[unit]
 
 
 def bound(goal: Goal, asked: Bound) -> str:

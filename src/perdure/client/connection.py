@@ -88,6 +88,8 @@ class Client:
         )
         self._waiters: dict[int, list[asyncio.Future[Settled]]] = {}
         self._look = asyncio.Event()
+        self._hinted = False
+        self._told: set[int] = set()
         self._watched: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._deaf: Callable[[], None] | None = None
@@ -148,27 +150,36 @@ class Client:
             if left:
                 self._waiters[run] = left
             else:
-                self._waiters.pop(run, None)
-                self._watched.discard(run)
+                self._forget(run)
 
     def ended(self, run: int) -> None:
         """A worker in this process says that a run has ended."""
         if run in self._waiters:
+            self._told.add(run)
             self._look.set()
 
     def _hear(self, hint: Hint) -> None:
         if hint is Hint.ENDED:
+            self._hinted = True
             self._look.set()
 
     async def _tick(self) -> float:
+        """Look at those of whom something is known, or at all of them where a hint says that it may be anybody."""
         await self._next_look()
         self._look.clear()
-        await self._deliver(list(self._waiters))
         fresh = [run for run in self._waiters if run not in self._watched]
-        if fresh:
-            await self.store.watch(fresh)
-            self._watched.update(fresh)
-            await self._deliver(fresh)
+        everybody, self._hinted = self._hinted, False
+        told, self._told = self._told, set()
+        try:
+            await self._deliver(list(self._waiters) if everybody else list(told.union(fresh)))
+            if fresh := [run for run in fresh if run in self._waiters]:
+                await self.store.watch(fresh)
+                self._watched.update(fresh)
+                await self._deliver(fresh)
+        except BaseException:
+            self._hinted = True  # what was known is lost: the next look is at everybody
+            self._look.set()
+            raise
         return 0
 
     async def _next_look(self) -> None:
@@ -176,7 +187,7 @@ class Client:
             async with asyncio.timeout(POLL_S if self._waiters else None):
                 await self._look.wait()
         except TimeoutError:
-            pass
+            self._hinted = True
 
     async def _deliver(self, runs: Sequence[int]) -> None:
         if not runs:
@@ -186,7 +197,12 @@ class Client:
             return
         outcomes = {outcome.run: outcome for outcome in await self.store.outcomes([run.id for run in found])}
         for run in found:
-            for future in self._waiters.pop(run.id, ()):
+            for future in self._waiters.get(run.id, ()):
                 if not future.done():
                     future.set_result(Settled(run, outcomes.get(run.id)))
-            self._watched.discard(run.id)
+            self._forget(run.id)
+
+    def _forget(self, run: int) -> None:
+        self._waiters.pop(run, None)
+        self._watched.discard(run)
+        self._told.discard(run)

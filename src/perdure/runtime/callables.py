@@ -14,7 +14,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Literal
 
 from perdure.errors import UsageError
@@ -72,6 +72,7 @@ class Pools:
         if self._processes is None:
             # "spawn": a fork of a process with threads and open database connections is not safe.
             import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
 
             self._processes = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=multiprocessing.get_context("spawn"))
         return self._processes

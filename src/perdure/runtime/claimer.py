@@ -1,8 +1,8 @@
 """The claimer: fills a worker's free slots.
 
 Busy, it claims as soon as a useful number of slots is free. Idle, it says so in the store (so that starters send a
-hint), looks once more, and then sleeps until a hint, a due time or the fallback poll: no wake-up can be lost,
-because the rows are what is looked at, and an idle worker costs about one query a second.
+hint), looks once more, and then sleeps until a hint or the fallback poll, which also finds what has become due: no
+wake-up can be lost, because the rows are what is looked at, and an idle claimer costs about one query a second.
 
 A claim whose answer was lost may have given this worker runs it never heard of; they are given back before the next
 claim.
@@ -15,8 +15,7 @@ import random
 from typing import TYPE_CHECKING
 
 from perdure.core.changes import ClaimRequest
-from perdure.core.limits import CLAIM_ROWS_MAX, SUSPECT_STRIKES
-from perdure.errors import StoreUnavailable
+from perdure.core.limits import CLAIM_ROWS_MAX
 from perdure.runtime.service import serve
 from perdure.store.protocol import Hint
 
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 SLOTS_WAIT_S = 0.01
 """With work waiting, how long to let slots come free before claiming for fewer than a useful number."""
 
+SUSPECTS_MAX = 1
+"""Suspects in hand at a time, until they have recorded something."""
+
+SETTLE_S = 0.1
+"""The first sleep of an idle worker: a start that was being committed while this worker said that it is idle may have
+seen nobody to send a hint to, and was not to be seen yet by the look after it."""
+
 
 class Claimer:
     """Claims runs for one tenure."""
@@ -34,8 +40,10 @@ class Claimer:
         self._tenure = tenure
         self._wake = asyncio.Event()
         self._slots = asyncio.Event()
+        self._freed = asyncio.Event()
         self._useful = max(1, min(CLAIM_ROWS_MAX, tenure.settings.concurrency // 4))
         self._idle = False
+        self._settling = False
         self._unsure = False
         self._stopped = asyncio.Event()
         self._claiming = asyncio.Lock()
@@ -51,11 +59,13 @@ class Claimer:
         self._deaf()
         self._wake.set()
         self._slots.set()
+        self._freed.set()
         async with self._claiming:
             pass
 
     def slot_freed(self) -> None:
         """An execution has ended."""
+        self._freed.set()
         if self._tenure.free >= self._useful:
             self._slots.set()
 
@@ -63,13 +73,23 @@ class Claimer:
         """Have runs that this worker owns without executing them given back, before the next claim."""
         self._unsure = True
         self._wake.set()
+        self._freed.set()
+
+    def look(self) -> None:
+        """Something has changed in this worker that may let it claim more."""
+        self._wake.set()
 
     async def _tick(self) -> float:
         if self._stopped.is_set():
             await asyncio.get_running_loop().create_future()  # until the tenure ends this task
+        if self._unsure:
+            await self._be_sure()
         free = self._tenure.free
         if free <= 0:
-            await self._wait(self._slots, None)
+            self._freed.clear()
+            await self._wait(self._freed, None)
+            self._slots.clear()
+            await self._wait(self._slots, SLOTS_WAIT_S)
             return 0
         await self._tenure.trust.regained()
         limit = min(free, CLAIM_ROWS_MAX)
@@ -83,25 +103,29 @@ class Claimer:
     async def _claim(self, limit: int) -> int:
         """Claim and launch; returns how many."""
         tenure = self._tenure
-        suspects = sum(execution.claimed.strikes >= SUSPECT_STRIKES for execution in tenure.executions.values())
+        suspects = max(0, SUSPECTS_MAX - len(tenure.suspects))
         request = ClaimRequest(
-            tenure.worker, tuple(tenure.agents), tenure.settings.queues, tenure.deployment, limit, max(0, 1 - suspects)
+            tenure.worker, tuple(tenure.agents), tenure.settings.queues, tenure.deployment, limit, suspects
         )
         async with self._claiming:
             if self._stopped.is_set():
                 return 0
             self._wake.clear()
             try:
-                if self._unsure:
-                    await tenure.store.give_back(tenure.worker, keep=list(tenure.executions))
-                    self._unsure = False
                 claimed = await tenure.store.claim(request)
-            except StoreUnavailable:
+                for run in claimed:
+                    tenure.launch(run)
+            except Exception:  # whatever went wrong, the store may have given this worker runs it never heard of
                 self._unsure = True
                 raise
-            for run in claimed:
-                tenure.launch(run)
         return len(claimed)
+
+    async def _be_sure(self) -> None:
+        """Give back what this worker owns without executing it."""
+        tenure = self._tenure
+        async with self._claiming:
+            await tenure.store.give_back(tenure.worker, keep=list(tenure.executions))
+            self._unsure = False
 
     async def _more_waits(self) -> None:
         """The queue has more than there were slots for."""
@@ -113,20 +137,23 @@ class Claimer:
             await self._wait(self._slots, SLOTS_WAIT_S)
 
     async def _none_waits(self) -> None:
-        """Nothing to claim: ask for hints, look once more (by returning), then sleep until one comes."""
+        """Nothing to claim: ask for hints, look once more (by returning), then sleep; shortly at first."""
         if not self._idle:
             await self._tenure.store.set_idle(self._tenure.worker, True)
-            self._idle = True
+            self._idle = self._settling = True
             return
         poll_s = self._tenure.settings.poll_s
-        await self._wait(self._wake, poll_s * random.uniform(0.8, 1.2))
+        pause_s = min(poll_s, SETTLE_S) if self._settling else poll_s * random.uniform(0.8, 1.2)
+        if not await self._wait(self._wake, pause_s):
+            self._settling = False
 
-    async def _wait(self, event: asyncio.Event, timeout_s: float | None) -> None:
+    async def _wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
+        """Whether the event came in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                await event.wait()
+                return await event.wait()
         except TimeoutError:
-            pass
+            return False
 
     def _hear(self, hint: Hint) -> None:
         if hint is Hint.WORK:

@@ -20,7 +20,7 @@ from perdure.core.failures import encode_error, run_error
 from perdure.core.limits import PENDING_ROWS_MAX
 from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState
-from perdure.core.retry import RetryIn, decide
+from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.snapshot import spill
 from perdure.errors import NotSerializable, StoreError, UsageError
 from perdure.runtime.agent import STATE, Agent
@@ -168,17 +168,18 @@ class Execution:
 
     def _fail(self, error: BaseException) -> Change:
         claimed = self.claimed
-        info = run_error(error)
         before = [each.attempt for each in claimed.attempts if (each.super_step, each.key) == (self.number, "")]
         tries = 1 + max(before, default=0)
+        decision: RetryIn | Stop = Stop()
         if isinstance(error, Exception) and not isinstance(error, UsageError):
             host = self.host
             decision = decide(
                 self.agent.settings.retry, attempt=tries, error=error, random=host.random.random(),
                 now_us=host.clock.wall_us(),
             )  # fmt: skip
-            if isinstance(decision, RetryIn):
-                return self._retry(tries, encode_error(info), info.failed_keys, decision.delay_s)
+        info = run_error(error)
+        if isinstance(decision, RetryIn):
+            return self._retry(tries, encode_error(info), info.failed_keys, decision.delay_s)
         emit("run.failed", run=f"r{claimed.run}", agent=claimed.agent, error=f"{info.type}: {info.message}")
         return self._end(RunState.FAILED, encode_error(info), None, ())
 

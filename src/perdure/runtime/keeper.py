@@ -125,9 +125,13 @@ class KeeperThread:
     async def stop(self) -> None:
         """End it, and wait until it has let go of its connection. Renewal goes on until this call."""
         self._stopping = True
-        if self._loop is not None and self._task is not None:
-            post(self._loop, self._task.cancel)
+        if self._loop is not None:
+            post(self._loop, self._cancel)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10.0)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def _main(self) -> None:
         asyncio.run(self._run())
@@ -147,6 +151,7 @@ class KeeperThread:
             logger.error("worker %s: its lease cannot be kept", keeper.worker, exc_info=error)
             keeper.on_lost()
         finally:
+            self._task = None  # from here on it ends by itself: letting go must not be cancelled
             try:
                 await keeper.store.close()
             except StoreError as error:

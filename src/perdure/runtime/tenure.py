@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from perdure.clock import Clock
-from perdure.core.changes import Change, CommitOutcome, HoldRun, NewWorker, RequeueRun
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker
 from perdure.core.endings import Ending, HandedBack, Held, Lost
 from perdure.core.leases import trust_until
-from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX
+from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, SUSPECT_STRIKES
 from perdure.core.records import Claimed, HeldReason
 from perdure.errors import StoreUnavailable
 from perdure.runtime.agent import Agent
@@ -40,6 +40,9 @@ from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog
 from perdure.store.protocol import Store
 from perdure.telemetry import emit, logger
+
+HAND_BACK_S = 10.0
+"""How long a draining worker waits for the store to take back what is left, once nothing is executed any more."""
 
 
 class Tenure:
@@ -66,6 +69,8 @@ class Tenure:
             self._commit, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
         )
         self._on_ended = on_ended
+        self.suspects: set[int] = set()
+        """Runs in hand that kept losing their workers, until they have recorded something."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._refused: dict[int, str] = {}
         """Runs of which a write was refused, and why. The agent may be ahead of its commits: nothing that it wrote
@@ -74,6 +79,7 @@ class Tenure:
         self._keeper: KeeperThread | None = None
         self._empty = asyncio.Event()
         self._empty.set()
+        self._hurry = asyncio.Event()
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -103,26 +109,39 @@ class Tenure:
 
     async def drain(self) -> None:
         """Claim nothing new; hand back what waits, let bodies in flight finish (for `grace_s`), retire the row. The
-        lease is renewed until the very end."""
+        lease is renewed until the very end. A store that stays away cannot hold a worker for ever: after
+        `HAND_BACK_S` it goes as if it had been killed, and others take its runs over."""
         self.draining = True
         emit("worker.draining", worker=self.worker, runs=len(self.executions))
         for execution in tuple(self.executions.values()):
             execution.drain()
         await self.claimer.stop()
+        await self._bodies()
         try:
-            await asyncio.wait_for(self._empty.wait(), self.settings.grace_s)
+            async with asyncio.timeout(HAND_BACK_S):
+                await self._empty.wait()
+                await self.committer.flushed()
+                if not self.lost.is_set():
+                    await insist("retire", self._retire)
         except TimeoutError:
-            self.hand_back()
+            self.lose(f"the store did not take its runs back within {HAND_BACK_S:g} s")
             await self._empty.wait()
-        await self.committer.flushed()
-        if not self.lost.is_set():
-            await insist("retire", self._retire)
         await self._end()
 
     def hand_back(self) -> None:
         """Stop executing at once: cancel what is in flight and give every run back."""
+        self._hurry.set()
         for execution in tuple(self.executions.values()):
             execution.close(HandedBack())
+
+    async def _bodies(self) -> None:
+        """Give bodies in flight their grace, unless somebody asks again."""
+        waits = [asyncio.create_task(self._empty.wait()), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(waits, timeout=self.settings.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if not self._empty.is_set():
+            self.hand_back()
 
     def lose(self, why: str) -> None:
         """This identity is not alive any more: tell every execution, write nothing."""
@@ -156,6 +175,8 @@ class Tenure:
         execution = Execution(self, claimed, self.agents[claimed.agent])
         self.executions[claimed.run] = execution
         self._empty.clear()
+        if claimed.strikes >= SUSPECT_STRIKES:
+            self.suspects.add(claimed.run)
         if self.lost.is_set():
             execution.close(Lost("the lease was lost while it was claimed"))
         self._tasks[claimed.run] = asyncio.create_task(self._execute(execution), name=f"run r{claimed.run}")
@@ -170,8 +191,10 @@ class Tenure:
                 logger.error("run r%s: its execution broke off; it is given back", run, exc_info=error)
                 self.claimer.give_back()
         finally:
-            del self.executions[run], self._tasks[run]
-            self._refused.pop(run, None)
+            if self.executions.get(run) is execution:
+                del self.executions[run], self._tasks[run]
+                self._refused.pop(run, None)
+                self._clear_suspects({run})
             self.claimer.slot_freed()
             if not self.executions:
                 self._empty.set()
@@ -197,25 +220,35 @@ class Tenure:
             raise
         if not outcome.alive:
             self.lose("the store says that this worker is not alive")
+        fences = {change.run: change.fence for change in writable}
         for run in outcome.lost:
-            self._close(run, Lost("another worker has claimed it"))
+            self._close(run, fences[run], Lost("another worker has claimed it"))
+        if self.suspects:
+            recorded = {each.run for each in writable if isinstance(each, AppendCheckpoint | BeginSuperStep)}
+            self._clear_suspects(recorded - outcome.lost - outcome.refused.keys())
         self._refused |= outcome.refused
         for run, why in outcome.refused.items():
-            self._close(run, Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}"))
+            self._close(run, fences[run], Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}"))
         return msgspec.structs.replace(outcome, refused=refused | outcome.refused) if refused else outcome
 
     def _without_followers(self, changes: list[Change]) -> tuple[list[Change], dict[int, str]]:
         """The batch without what follows a refused write of its run, and the runs that this concerns. That a run is
-        held or given back still counts."""
+        held still counts."""
         if not self._refused:
             return changes, {}
-        follows = [each.run in self._refused and not isinstance(each, HoldRun | RequeueRun) for each in changes]
+        follows = [each.run in self._refused and not isinstance(each, HoldRun) for each in changes]
         refused = {each.run: self._refused[each.run] for each, out in zip(changes, follows, strict=True) if out}
         return [each for each, out in zip(changes, follows, strict=True) if not out], refused
 
-    def _close(self, run: int, ending: Ending) -> None:
+    def _clear_suspects(self, runs: set[int]) -> None:
+        """These are suspects no more: the next one may be claimed."""
+        if self.suspects & runs:
+            self.suspects -= runs
+            self.claimer.look()
+
+    def _close(self, run: int, fence: int, ending: Ending) -> None:
         execution = self.executions.get(run)
-        if execution is not None:
+        if execution is not None and execution.claimed.fence == fence:
             execution.close(ending)
 
     async def _retire(self) -> None:

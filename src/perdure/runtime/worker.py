@@ -124,7 +124,7 @@ class Worker:
         return True
 
     async def _begin(self, tenure: Tenure) -> None:
-        """What is wrong at the start is the caller's to see. Later on nobody is there who would see it: it is logged, and
+        """What is wrong at the start is the caller's to see. Later on nobody is there to see it: then it is logged, and
         tried again."""
         backoff = Backoff("worker")
         while True:

@@ -9,13 +9,17 @@ silent until the living had time to come back.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any, Final
 
 import asyncpg
 
+from perdure import telemetry
+from perdure.errors import StoreError
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import WORKER_TIMEOUT_S, Line, Pool
+from perdure.store.postgres.listener import PAUSE_MAX_S, PAUSE_MIN_S
 from perdure.store.sql import Statements
 
 RESTART_GRACE_S: Final = 5.0
@@ -30,6 +34,7 @@ class Attendance:
         self._statements = statements
         self._line = Line(address, timeout_s=WORKER_TIMEOUT_S)
         self._held: dict[int, asyncpg.Connection[Any]] = {}
+        self._again: asyncio.Task[None] | None = None
 
     async def attend(self, worker: int) -> bool:
         """Hold the worker's lock, and say so in its row; False where no lock can be held."""
@@ -44,7 +49,28 @@ class Attendance:
             return False
         await self._line.fetchval(self._statements["set_session"].text, worker)
         self._held[worker] = connection
+        connection.add_termination_listener(self._lost)
         return True
+
+    def _lost(self, connection: object) -> None:
+        """The session has ended, and with it the lock: attend again at once, before somebody looks twice."""
+        if connection in self._held.values() and self._again is None:
+            self._again = asyncio.get_running_loop().create_task(self._attend_again(), name="perdure-attendance")
+
+    async def _attend_again(self) -> None:
+        """Until every lock is held again, or given up; also while the server restarts."""
+        pause_s = PAUSE_MIN_S
+        try:
+            while any(each.is_closed() for each in self._held.values()):
+                try:
+                    for worker in list(self._held):
+                        await self.resume(worker)
+                except StoreError as error:
+                    telemetry.emit("attendance.lost", url=self._address.public, error=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        finally:
+            self._again = None
 
     async def resume(self, worker: int) -> None:
         """Attend again, if this worker attended on a connection that was lost."""
@@ -63,6 +89,8 @@ class Attendance:
     async def close(self) -> None:
         """Let go of the locks."""
         self._held.clear()
+        if self._again is not None:
+            self._again.cancel()
         await self._line.close()
 
 

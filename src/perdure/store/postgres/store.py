@@ -9,6 +9,7 @@ A lost connection is `StoreUnavailable` for the call it was lost in; the next ca
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -97,7 +98,8 @@ class PostgresStore:
     async def renew(self, worker: int, lease_us: int) -> bool:
         renewed = await self._claim_line("renew", id=worker, lease_us=lease_us)
         if renewed:
-            await self._attendance.resume(worker)
+            with contextlib.suppress(StoreError):  # the lease is renewed all the same
+                await self._attendance.resume(worker)
         return bool(renewed)
 
     async def attend(self, worker: int) -> bool:

@@ -58,16 +58,29 @@ begin
 end
 $$;
 
--- Ask for an ENDED hint for these runs, in the order in which a commit locks them.
+-- Ask for an ENDED hint for these runs, in the order in which a commit locks them. A claim that comes meanwhile passes
+-- over what is locked here and finds nothing else; so there is a WORK hint for what it may have missed.
 create or replace function perdure.watch(p_runs bigint[]) returns void
 language plpgsql volatile
 as $$
+declare
+  v_claimable boolean;
 begin
   perform from perdure.runs r
   where r.id = any (p_runs)
     and not r.watched
   order by r.id
   for no key update;
-  update perdure.runs r set watched = true where r.id = any (p_runs) and not r.watched;
+  with watched as (
+    update perdure.runs r
+    set watched = true
+    where r.id = any (p_runs)
+      and not r.watched
+    returning r.state, r.ready
+  )
+  select bool_or(watched.state = 'queued' and watched.ready) into v_claimable from watched;
+  if v_claimable then
+    perform perdure.hint_work();
+  end if;
 end
 $$;

@@ -1,0 +1,162 @@
+"""A worker's slots: none idle while work waits, none lost with an answer, none kept from the innocent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from perdure import App, Retry, step
+from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RequeueRun
+from perdure.core.records import Claimed
+from perdure.errors import StoreUnavailable
+from perdure.runtime import tenure
+from perdure.runtime.settings import deployment_name
+from perdure.store.memory import MemoryStore
+from tests.runtime.world import fresh_app, until, working
+
+
+def test_a_slot_that_comes_free_is_filled_though_most_are_taken() -> None:
+    app = fresh_app()
+    gates = [asyncio.Event() for _ in range(9)]
+
+    @app.agent
+    async def wait(n: int) -> int:
+        await gates[n].wait()
+        return n
+
+    async def main() -> int:
+        async with working(app, concurrency=8, grace_s=0.05):
+            handles = [await app.start(wait, n) for n in range(9)]
+            gates[0].set()
+            gates[8].set()
+            await handles[0].result(timeout=20)
+            return await handles[8].result(timeout=20)
+
+    assert asyncio.run(main()) == 8
+
+
+class Unheard(MemoryStore):
+    """A store whose answer to the first hand-back is lost, once the run has been claimed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: list[int] = []
+        self.reclaimed = asyncio.Event()
+
+    async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
+        outcome = await super().commit(worker, changes)
+        if not self.lost and any(isinstance(change, RequeueRun) for change in changes):
+            self.lost.append(worker)
+            await self.reclaimed.wait()
+            raise StoreUnavailable("connection lost")
+        return outcome
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        claimed = await super().claim(request)
+        if claimed and self.lost:
+            self.reclaimed.set()
+        return claimed
+
+    def clone(self) -> Unheard:
+        store = Unheard()
+        store._data = self._data
+        return store
+
+
+def test_a_lost_answer_to_a_hand_back_does_not_end_the_next_execution_of_the_run() -> None:
+    app = App("test", store="memory://")
+    app._store = Unheard()
+    calls: list[int] = []
+
+    @app.agent(retry=Retry(attempts=3, delay_s=0.001))
+    async def agent() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("once")
+        return "done"
+
+    async def main() -> str:
+        async with working(app):
+            return await (await app.start(agent)).result(timeout=20)
+
+    assert asyncio.run(main()) == "done"
+    assert len(calls) == 2
+
+
+def test_a_suspect_that_has_recorded_something_makes_room_for_the_next() -> None:
+    app = fresh_app()
+    everybody = asyncio.Event()
+    in_hand: list[int] = []
+
+    @step
+    async def quick() -> int:
+        return 1
+
+    @app.agent
+    async def agent() -> str:
+        in_hand.append(await quick())
+        if len(in_hand) == 10:
+            everybody.set()
+        await everybody.wait()
+        return "done"
+
+    async def crash(store: Any) -> None:
+        worker = await store.reserve_ids(1)
+        await store.register(NewWorker(worker, "crash", "host", 1, deployment_name(), 10_000_000))
+        await store.claim(ClaimRequest(worker, ("agent",), ("default",), deployment_name(), 100, 100))
+        await store.take_over([worker], recoveries_max=5)
+
+    async def main() -> list[str]:
+        async with app:
+            handles = [await app.start(agent) for _ in range(10)]
+            for _ in range(3):
+                await crash((await app._client()).store)
+            async with app.worker():
+                return [await handle.result(timeout=20) for handle in handles]
+
+    assert asyncio.run(main()) == ["done"] * 10
+
+
+class Away(MemoryStore):
+    """A store that goes away and stays away."""
+
+    away = False
+
+    async def retire(self, worker: int) -> int:
+        if Away.away:
+            raise StoreUnavailable("away")
+        return await super().retire(worker)
+
+    def clone(self) -> Away:
+        store = Away()
+        store._data = self._data
+        return store
+
+
+def test_a_worker_can_be_stopped_while_its_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenure, "HAND_BACK_S", 0.05)
+    monkeypatch.setattr(Away, "away", False)
+    app = App("test", store="memory://")
+    app._store = Away()
+
+    @app.agent
+    async def agent() -> str:
+        return "done"
+
+    async def main() -> bool:
+        async with app, app.worker(grace_s=0.05) as worker:
+
+            async def alive() -> bool:
+                return worker.id is not None
+
+            await until(alive, "the worker is at work")
+            Away.away = True
+            worker.stop()
+            async with asyncio.timeout(20):
+                await worker.stopped()
+            return worker.id is None
+
+    assert asyncio.run(main())
