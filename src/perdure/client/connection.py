@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from perdure.core.changes import StartOutcome, StartRun
 from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, ID_BLOCK
-from perdure.core.records import Outcome, Run, RunState
+from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.states import TERMINAL
-from perdure.errors import StoreUnavailable
+from perdure.errors import NotFound, StoreUnavailable
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.service import Backoff, serve
 from perdure.store.protocol import Hint, Store
@@ -139,7 +139,7 @@ class Client:
     # -- results ---------------------------------------------------------------------------------------------
 
     async def settled(self, run: int) -> Settled:
-        """Wait until the run is terminal or held."""
+        """Wait until the run is terminal or held; `NotFound` if there is no such run."""
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run, []).append(future)
         self._look.set()
@@ -192,15 +192,25 @@ class Client:
     async def _deliver(self, runs: Sequence[int]) -> None:
         if not runs:
             return
-        found = [run for run in await self.store.get_runs(runs) if run.state in TERMINAL or run.state is RunState.HELD]
+        known = await self.store.get_runs(runs)
+        for absent in set(runs).difference(run.id for run in known):
+            self._answer(absent, NotFound(f"no run {run_id(absent)} in {self.store.url}"))
+        found = [run for run in known if run.state in TERMINAL or run.state is RunState.HELD]
         if not found:
             return
         outcomes = {outcome.run: outcome for outcome in await self.store.outcomes([run.id for run in found])}
         for run in found:
-            for future in self._waiters.get(run.id, ()):
-                if not future.done():
-                    future.set_result(Settled(run, outcomes.get(run.id)))
-            self._forget(run.id)
+            self._answer(run.id, Settled(run, outcomes.get(run.id)))
+
+    def _answer(self, run: int, answer: Settled | NotFound) -> None:
+        for future in self._waiters.get(run, ()):
+            if future.done():
+                continue
+            if isinstance(answer, NotFound):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        self._forget(run)
 
     def _forget(self, run: int) -> None:
         self._waiters.pop(run, None)

@@ -66,6 +66,12 @@ def run_until_done(
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run on a loop of the fast kind where the platform has it, in a process that is there for nothing else."""
+    if asyncio._get_running_loop() is not None:
+        main.close()
+        raise UsageError(
+            "app.run() and app.serve() block, and were called inside a running event loop; there, use "
+            "`async with app, app.worker():` and await app.start(...)"
+        )
     try:
         import uvloop
 

@@ -2,7 +2,7 @@
 
 A key is the path of the scopes it lies in, the step's name, and `#n` for the n-th repeat of that name in that scope:
 `fetch`, `fetch#2`, `3/1/fetch`. A scope belongs to one task; the n-th task that is started in a scope gets the path of
-that scope plus `n/`, at the moment it is started. So no key depends on which branch runs or ends first.
+that scope plus `n/`, at the moment it is started (`#n/` if it closes an async generator that was left open). So no key depends on which branch runs or ends first.
 
 No two places share a key. Names are escaped: `/`, `#`, `=`, `~` and `%` inside a name become `%` and two hex digits,
 as do control characters and lone surrogates, which not every store takes. A key that a caller chose starts with
@@ -29,11 +29,12 @@ _IN_GIVEN: Final = re.compile(f"[{_UNSAFE}]")
 class Scope:
     """Names the steps of one task, and the tasks it starts."""
 
-    __slots__ = ("_children", "_counts", "_path")
+    __slots__ = ("_children", "_closings", "_counts", "_path")
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._children = 0
+        self._closings = 0
         self._counts: dict[str, int] = {}
 
     @classmethod
@@ -44,8 +45,13 @@ class Scope:
     def child(self) -> Scope:
         """The scope of the next task started here."""
         self._children += 1
-        path = f"{self._path}{self._children}/"
-        return Scope(path if len(path) <= PATH_CHARS_MAX else f"~{_digest(path)}/")
+        return _scope(f"{self._path}{self._children}/")
+
+    def closing(self) -> Scope:
+        """The scope of a task that closes an async generator which was left open here. The event loop starts it at a
+        moment of its own, before or after tasks that the code starts; so it is not counted with them."""
+        self._closings += 1
+        return _scope(f"{self._path}#{self._closings}/")
 
     def key(self, name: str) -> str:
         """The key of the next call of that name here."""
@@ -59,6 +65,10 @@ def given(key: str) -> str:
     """The key of a call that was given its own: absolute within the super-step, whatever task makes it."""
     whole = "=" + _IN_GIVEN.sub(_escape, key)
     return whole if len(whole) <= KEY_CHARS_MAX else _shortened(whole)
+
+
+def _scope(path: str) -> Scope:
+    return Scope(path if len(path) <= PATH_CHARS_MAX else f"~{_digest(path)}/")
 
 
 @lru_cache(maxsize=4096)

@@ -56,6 +56,9 @@ COMMIT_BYTES_MAX: Final = 16 * MIB
 PENDING_ROWS_MAX: Final = 20_000
 """Changes that wait for their commit in one process; past this, steps wait (back-pressure, not loss)."""
 
+PENDING_BYTES_MAX: Final = 256 * MIB
+"""The same in payload bytes: while the store is away, large results must not fill the memory."""
+
 CLAIM_ROWS_MAX: Final = 500
 """Runs taken by one claim."""
 

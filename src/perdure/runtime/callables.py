@@ -104,6 +104,12 @@ async def invoke(
             )
 
 
+def exited(error: SystemExit) -> RuntimeError:
+    """What `sys.exit` in user code means for its run: a parser of arguments that gives up, say, must not take the worker
+    and every run in it along."""
+    return RuntimeError(f"sys.exit({error.code!r}) was called; a worker does not exit for that")
+
+
 def _call_by_name(module: str, qualname: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """In the pool's process: the name leads to the decorated step, whose function is called."""
     found: Any = importlib.import_module(module)

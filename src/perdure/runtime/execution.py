@@ -17,13 +17,14 @@ from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, 
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.errors import printable
 from perdure.core.failures import encode_error, run_error
-from perdure.core.limits import PENDING_ROWS_MAX
+from perdure.core.limits import PENDING_BYTES_MAX, PENDING_ROWS_MAX
 from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState
 from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.snapshot import spill
 from perdure.errors import NotSerializable, StoreError, UsageError
 from perdure.runtime.agent import STATE, Agent
+from perdure.runtime.callables import exited
 from perdure.runtime.group import Batch
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.runtime.superstep import Host, SuperStep
@@ -63,7 +64,7 @@ class Execution:
             batch = self.host.committer.submit(change, _size(change))
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, ending)
-            await self.host.committer.room(PENDING_ROWS_MAX)  # an agent without steps is not held back elsewhere
+            await self.host.committer.room(PENDING_ROWS_MAX, PENDING_BYTES_MAX)  # an agent without steps is not held back elsewhere
 
     def close(self, ending: Ending) -> None:
         """End it from outside."""
@@ -124,7 +125,10 @@ class Execution:
 
     async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self.host.deadlines.within(self.agent.settings.timeout_s):
-            return await self.agent.fn(*args, **kwargs)
+            try:
+                return await self.agent.fn(*args, **kwargs)
+            except SystemExit as error:
+                raise exited(error) from error
 
     def _write(self, ending: Ending) -> Change | None:
         """The change that an ending is, and the log's word on it; None where nothing may be written."""

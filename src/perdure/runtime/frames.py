@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 class AgentFrame:
     """Agent code: calls of steps are recorded, under keys of this scope."""
 
-    __slots__ = ("scope", "super_step")
+    __slots__ = ("coming", "scope", "super_step")
 
-    def __init__(self, super_step: SuperStep, scope: Scope) -> None:
+    def __init__(self, super_step: SuperStep, scope: Scope, coming: object = None) -> None:
         self.super_step = super_step
         self.scope = scope
+        self.coming = coming
+        """While the task that this frame is for is being made: its coroutine."""
 
-    def child(self) -> AgentFrame:
+    def child(self, coro: object) -> AgentFrame:
         """The frame of a task started here, now."""
-        return AgentFrame(self.super_step, self.scope.child())
+        scope = self.scope.closing() if type(coro) is _CLOSING else self.scope.child()
+        return AgentFrame(self.super_step, scope, coro)
 
 
 class StepFrame:
@@ -45,6 +48,18 @@ class StepFrame:
         self.key = key
         self.attempt = attempt
 
+
+def _closing_type() -> type:
+    async def generator() -> AsyncGenerator[None]:
+        yield
+
+    closing = generator().aclose()
+    closing.close()
+    return type(closing)
+
+
+_CLOSING = _closing_type()
+"""What the event loop makes a task of when an async generator that was not exhausted is dropped."""
 
 Frame = AgentFrame | StepFrame
 
@@ -83,11 +98,12 @@ class ScopedTaskFactory:
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Future[Any]:
         current = frame.get()
-        if not isinstance(current, AgentFrame):
+        if not isinstance(current, AgentFrame) or current.coming is coro:  # in the latter case one above this has seen it
             return self._make(loop, coro, options)
-        context = _entered_copy(options.get("context"), current.child())
-        options["context"] = context
+        child = current.child(coro)
+        options["context"] = _entered_copy(options.get("context"), child)
         task = self._make(loop, coro, options)
+        child.coming = None
         current.super_step.adopt(task)
         return task
 
@@ -117,7 +133,7 @@ def _entered_copy(context: contextvars.Context | None, child: AgentFrame) -> con
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Put the scoping factory on the loop; installing it twice is one."""
+    """Put the scoping factory on the loop, and on top of what others have put there since; installing it twice is one."""
     inner = loop.get_task_factory()
     if not isinstance(inner, ScopedTaskFactory):
         loop.set_task_factory(ScopedTaskFactory(inner))  # type: ignore[arg-type]  # typeshed wants a generic result

@@ -41,6 +41,7 @@ class GroupCommit(Generic[T, R]):
         self._batches: deque[Batch[T, R]] = deque()
         self._work = asyncio.Event()
         self._pending = 0
+        self._pending_bytes = 0
         self._flushing: Batch[T, R] | None = None
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
@@ -51,6 +52,10 @@ class GroupCommit(Generic[T, R]):
         """Items that are not durable yet."""
         return self._pending
 
+    def is_full(self, rows_max: int, bytes_max: int) -> bool:
+        """Whether so much is pending that whoever can wait should."""
+        return self._pending >= rows_max or self._pending_bytes >= bytes_max
+
     def submit(self, item: T, size: int = 0) -> Batch[T, R]:
         """Put the item into the open batch; never waits. Its place in `Batch.items` is its place in the result."""
         if self._closed is not None:
@@ -59,12 +64,13 @@ class GroupCommit(Generic[T, R]):
         batch.items.append(item)
         batch.bytes += size
         self._pending += 1
+        self._pending_bytes += size
         self._work.set()
         return batch
 
-    async def room(self, pending_max: int) -> None:
-        """Wait until fewer than `pending_max` items are pending: back-pressure for whoever can wait."""
-        while self._pending >= pending_max:
+    async def room(self, rows_max: int, bytes_max: int) -> None:
+        """Wait until less than that is pending: back-pressure for whoever can wait."""
+        while self.is_full(rows_max, bytes_max):
             self._room.clear()
             await self._room.wait()
 
@@ -133,4 +139,5 @@ class GroupCommit(Generic[T, R]):
 
     def _settled(self, batch: Batch[T, R]) -> None:
         self._pending -= len(batch.items)
+        self._pending_bytes -= batch.bytes
         self._room.set()

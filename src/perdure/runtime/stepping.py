@@ -14,7 +14,7 @@ from perdure.core.changes import Change, CommitOutcome, RecordAttempt
 from perdure.core.failures import encode_error, error_info, exhausted, failure
 from perdure.core.retry import RetryIn, decide
 from perdure.errors import NotSerializable, PayloadTooLarge
-from perdure.runtime.callables import invoke
+from perdure.runtime.callables import exited, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.group import Batch
 from perdure.telemetry import emit
@@ -95,6 +95,8 @@ async def _try_once(
                 value = await step.fn(*args, **kwargs)
             else:
                 value = await invoke(step.fn, step.place, at.pools, args, kwargs)
+    except SystemExit as error:
+        raise exited(error) from error
     finally:
         frame.reset(token)
     try:

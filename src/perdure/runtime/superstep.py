@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,14 +25,14 @@ from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returne
 from perdure.core.failures import failure
 from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, given
-from perdure.core.limits import PENDING_ROWS_MAX
+from perdure.core.limits import PENDING_BYTES_MAX, PENDING_ROWS_MAX
 from perdure.core.records import Checkpoint, Claimed, HeldReason
 from perdure.core.render import divergence
 from perdure.core.snapshot import spill
-from perdure.errors import LeaseLost, NotSerializable, StoreError, Unwind, UsageError
+from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, Unwind, UsageError
 from perdure.runtime.callables import Pools
 from perdure.runtime.deadlines import Deadlines
-from perdure.runtime.frames import AgentFrame, frame
+from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.stepping import execute
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 UNWIND_S = 10.0
 """How long cancelled tasks may take to end before the log names them and they are left to themselves."""
+
+
+REFUSALS_MAX = 1000
+"""How often a super-step that has ended raises `Unwind` into code that goes on all the same."""
 
 
 class Host(Protocol):
@@ -75,6 +80,8 @@ class SuperStep:
         self.journal = Journal(claimed.records, claimed.attempts) if resumed else Journal((), ())
         self.recovered = resumed and claimed.recoveries > 0
         self.in_flight = 0
+        self._thread = threading.get_ident()
+        self._refusals = 0
         self.ending: Ending | None = None
         self._seq = max((record.seq for record in claimed.records), default=0) if resumed else 0
         self._held_up = False
@@ -91,6 +98,7 @@ class SuperStep:
         context = contextvars.copy_context()
         context.run(frame.set, AgentFrame(self, Scope.root()))
         loop = asyncio.get_running_loop()
+        install_task_factory(loop)  # a library may have put its own on the loop, and scopes must not depend on that
         self._over = loop.create_future()
         self._root = loop.create_task(agent(), context=context)
         self._root.add_done_callback(self._root_ended)
@@ -129,7 +137,9 @@ class SuperStep:
 
     async def call(self, step: Step[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A step, called in agent code: its record, or its execution."""
-        self.check()
+        self._enter()
+        if self.ending is not None:
+            await self._refuse()
         settings = step.settings
         key = scope.key(settings.name) if settings.key is None else self._given_key(settings.key)
         digest = 0 if settings.ignore_args else digest64((args, kwargs))
@@ -149,6 +159,7 @@ class SuperStep:
         decode: Callable[[bytes], Any],
     ) -> Any:
         """A value made here and now, once: the recorded one on replay. For what needs no wait (`now`, `random`)."""
+        self._enter()
         self.check()
         key = scope.key(name)
         record = self.journal.find(key)
@@ -169,14 +180,17 @@ class SuperStep:
         worker drains."""
         host = self.host
         self.check()
-        while not host.trust.holds or host.committer.pending >= PENDING_ROWS_MAX or host.draining:
+        while not host.trust.holds or self._must_wait() or host.draining:
             if host.draining:
                 self._held_up = True
                 self.drain()
                 await asyncio.get_running_loop().create_future()  # until the bodies in flight are done: then cancelled
             await host.trust.regained()
-            await host.committer.room(PENDING_ROWS_MAX)
+            await host.committer.room(PENDING_ROWS_MAX, PENDING_BYTES_MAX)
             self.check()
+
+    def _must_wait(self) -> bool:
+        return self.host.committer.is_full(PENDING_ROWS_MAX, PENDING_BYTES_MAX)
 
     def append(
         self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
@@ -206,6 +220,22 @@ class SuperStep:
             self.drain()
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Refuse code that the agent has sent to another thread: nothing here may be touched from there."""
+        if threading.get_ident() != self._thread:
+            raise NotInRun(
+                f"run r{self.claimed.run}: a step or another verb was called on another thread than the agent's; call "
+                "it in the agent's own code, or make what needs the thread a step of its own"
+            )
+
+    async def _refuse(self) -> None:
+        """Refuse to act, as `check` does. Code that catches even that and tries again at once would keep the event loop
+        from everybody else; after so many times it waits."""
+        self._refusals += 1
+        if self._refusals > REFUSALS_MAX:
+            await asyncio.get_running_loop().create_future()
+        raise self._unwind()
 
     async def _replay(self, step: Step[..., Any], record: Checkpoint) -> Any:
         try:
@@ -272,6 +302,8 @@ class SuperStep:
         _, stuck = await asyncio.wait(left, timeout=UNWIND_S)
         if stuck:
             emit("run.stuck", run=f"r{self.claimed.run}", tasks=[str(task) for task in stuck])
+            for task in stuck:
+                _disown(task)
 
     def _unfinished(self) -> list[asyncio.Future[Any]]:
         return [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
@@ -280,6 +312,12 @@ class SuperStep:
         self._told = self._root is not None
         for task in tasks:
             task.cancel(self._why())
+
+
+def _disown(task: asyncio.Future[Any]) -> None:
+    """Leave a task that does not end to itself: the end of the process does not wait for it, as `asyncio.run` would."""
+    if isinstance(task, asyncio.Task):
+        asyncio._unregister_task(task)
 
 
 def _ending_of(root: asyncio.Task[Any]) -> Ending:

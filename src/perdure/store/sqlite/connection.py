@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,15 @@ class Database:
     path: Path
     synchronous: str
     now_us: Callable[[], int]
+
+    @property
+    def file(self) -> tuple[int, int] | None:
+        """Which file lies there now; None where there is none."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def connect(self, *, create: bool = False, cache_kib: int) -> sqlite3.Connection:
         """A connection without implicit transactions, usable from any one thread at a time."""

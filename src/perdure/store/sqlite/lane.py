@@ -156,15 +156,28 @@ def attempt(act: Callable[[], T]) -> T | Failed:
 
 
 class _Rounds:
-    """A connection that is opened when it is first needed, and again after it broke."""
+    """A connection that is opened when it is first needed, and again after it broke.
+
+    It is used only while its file lies where it lay. SQLite would go on writing to one that was deleted, and nobody
+    would ever read that; and of one that was put in its place this store knows neither the ids nor the workers."""
 
     def __init__(self, database: Database, cache_kib: int) -> None:
         self.database = database
         self._cache_kib = cache_kib
         self._opened: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     @property
     def connection(self) -> sqlite3.Connection:
+        file = self.database.file
+        if self._file is None:
+            self._file = file
+        if file != self._file:
+            path = self.database.path
+            raise StoreUnavailable(
+                f"{path} was moved, removed or replaced while it was in use; put it back, or start this process again",
+                path=str(path),
+            )
         if self._opened is None:
             self._opened = self.database.connect(cache_kib=self._cache_kib)
         return self._opened
@@ -221,8 +234,8 @@ class WriteRounds(_Rounds):
         return [self._told(answer) for answer in answers]
 
     def _transact(self, operations: list[Operation]) -> tuple[list[Any], set[Hint]]:
-        connection = self.connection
         with self._lock():
+            connection = self.connection
             connection.execute("begin immediate")
             try:
                 tx = Transaction(connection, self.database.now_us())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.cli import text
+from perdure.terminal import text
 
 
 @pytest.mark.parametrize(
