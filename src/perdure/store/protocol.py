@@ -130,7 +130,7 @@ class Store(Protocol):
         For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very call). A
         key that exists answers `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A
         thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the
-        head, `reject` gives `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A
+        head (which its key, if any, stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A
         new run is the thread's next ordinal, `queued`; on an idle thread it becomes the head and `ready`. Its arguments
         are filed as the boundary of super-step 1. A refused start writes nothing. Sends `WORK` if a worker is idle.
         Two groups that start overlapping keys or threads in opposite orders do not deadlock.

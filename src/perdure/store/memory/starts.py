@@ -18,15 +18,17 @@ def start(tables: Tables, ask: StartRun, now: int) -> StartOutcome:
         run, digest = tables.started[ask.key]
         return Started(run, tables.runs[run].thread_id, False) if digest == ask.digest else KeyTaken(run)
     found = tables.thread_by_name.get(ask.thread_id)
-    if found is not None and (refusal := _refuse(tables.threads[found], ask)):
-        return refusal
+    if found is not None and (answer := _refuse(tables.threads[found], ask)):
+        if isinstance(answer, Started) and ask.key is not None:
+            tables.started[ask.key] = (answer.run, ask.digest)
+        return answer
     thread = tables.threads[found] if found is not None else _new_thread(tables, ask, now)
     _new_run(tables, thread, ask, now=now)
     return Started(ask.id, ask.thread_id, True)
 
 
 def _refuse(thread: Thread, ask: StartRun) -> StartOutcome | None:
-    """Why the thread takes no new run, or None if it does."""
+    """Why the thread takes no new run, or the run that is joined; None if it takes one."""
     if thread.agent != ask.agent:
         return OtherAgent(thread.agent)
     if thread.head is None:

@@ -27,6 +27,9 @@ from perdure.store.protocol import Hint
 
 CLIENT_CONNECTIONS_MAX: Final = 3
 
+LOGS_A_READ: Final = 50
+"""Logs read at a time after a claim: each read has a worker's short patience, and logs may be long."""
+
 
 class PostgresStore:
     """A store in one schema of a Postgres database, 14 or later."""
@@ -151,9 +154,13 @@ class PostgresStore:
         )
         # A run that was never claimed before has no steps to read.
         begun = [row for row in found if row["attempt"] > 1]
-        where = {"runs": [row["run"] for row in begun], "super_steps": [row["super_step"] for row in begun]}
-        records = await self._claim_line("claimed_records", **where) if begun else []
-        attempts = await self._claim_line("claimed_attempts", **where) if begun else []
+        records: list[Any] = []
+        attempts: list[Any] = []
+        for at in range(0, len(begun), LOGS_A_READ):
+            some = begun[at : at + LOGS_A_READ]
+            where = {"runs": [row["run"] for row in some], "super_steps": [row["super_step"] for row in some]}
+            records += await self._claim_line("claimed_records", **where)
+            attempts += await self._claim_line("claimed_attempts", **where)
         records_by_run, attempts_by_run = _by_run(records), _by_run(attempts)
         return [
             rows.to_claimed(row, records_by_run.get(row["run"], ()), attempts_by_run.get(row["run"], ()))

@@ -74,6 +74,7 @@ class Group:
             return OtherAgent(thread.agent)
         if thread.head is not None:
             if asked.if_busy is IfBusy.JOIN:
+                self._remember(asked, thread.head)
                 return Started(thread.head, asked.thread_id, False)
             if asked.if_busy is IfBusy.REJECT or thread.depth >= limits.THREAD_QUEUE_MAX:
                 return ThreadHeld(thread.head, thread.depth)
@@ -90,20 +91,24 @@ class Group:
         self.threads[asked.thread_id] = thread
         self.runs.add(asked.id)
         self.new.append((asked, thread, thread.last_ordinal, ready))
+        self._remember(asked, asked.id)
+
+    def _remember(self, asked: StartRun, run: int) -> None:
+        """The key stands for this run from now on."""
         if asked.key is not None:
-            self.keys[asked.key] = (asked.id, asked.digest, asked.thread_id)
-            self.new_keys.append((asked.key, asked.id, asked.digest))
+            self.keys[asked.key] = (run, asked.digest, asked.thread_id)
+            self.new_keys.append((asked.key, run, asked.digest))
 
     def write(self) -> None:
         """The rows of all that are new."""
+        tx = self.tx
+        tx.write("insert_starts", self.new_keys)
         if not self.new:
             return
-        tx = self.tx
         changed = [(name, thread) for name, thread in self.threads.items() if thread.changed]
         tx.write("put_threads", [_thread_row(name, thread, tx.now) for name, thread in changed])
         tx.write("insert_runs", [_run_row(*new, tx.now) for new in self.new])
         tx.write("append_checkpoints", [_boundary_row(asked, tx.now) for asked, *_ in self.new])
-        tx.write("insert_starts", self.new_keys)
         blobs = [(thread.id, blob.digest, blob.data) for asked, thread, *_ in self.new for blob in asked.blobs]
         tx.write("put_blobs", blobs)
         if any(ready for *_, ready in self.new):

@@ -129,6 +129,15 @@ class Starting(Harness):
         assert (await bench.thread("t")).depth == 2
 
     @scenario
+    async def test_the_key_of_a_start_that_joined_stands_for_the_run_it_joined(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        assert await bench.try_start("t", key="k", if_busy=IfBusy.JOIN) == Started(claimed.run, "t", False)
+        await bench.commit(worker, end(claimed))
+
+        assert await bench.try_start("t", key="k", if_busy=IfBusy.JOIN) == Started(claimed.run, "t", False)
+        assert await bench.try_start("t", key="k", payload=b"other") == KeyTaken(claimed.run)
+
+    @scenario
     async def test_a_busy_thread_rejects_where_asked_to(self, bench: Bench) -> None:
         head = await bench.start("t")
         await bench.start("t")

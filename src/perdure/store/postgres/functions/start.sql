@@ -113,7 +113,9 @@ begin
       v_run[i] := v_one_run;
       v_depth[i] := v_one_depth;
       v_agent[i] := v_one_agent;
-      if s_key[i] is not null then
+      if s_key[i] is not null and v_answer[i] = 1 then
+        update perdure.starts k set run = v_one_run where k.key = s_key[i] and k.run = s_id[i];
+      elsif s_key[i] is not null then
         delete from perdure.starts k where k.key = s_key[i] and k.run = s_id[i];
       end if;
     end loop;
