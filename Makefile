@@ -51,7 +51,7 @@ demo: $(VENV)/.ready
 	@$(BIN)/perdure demo $(DEMO)
 
 bench: $(VENV)/.ready-tests
-	@$(BIN)/perdure bench $(BENCH)
+	@$(BIN)/python -m tests.bench.on_postgres $(BENCH)
 
 test: $(VENV)/.ready-tests
 	@echo "perdure: running the tests in $(WORKERS) processes"

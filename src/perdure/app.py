@@ -275,6 +275,7 @@ class App:
         loop = asyncio.get_running_loop()
         opening = self._clients.get(loop)
         if opening is None:
+            self._let_go_of_closed_loops()
             with outside():  # an agent may be the first who asks; what is opened is for all
                 opening = self._clients[loop] = asyncio.ensure_future(self._open())
         try:
@@ -283,6 +284,16 @@ class App:
             if opening.done():
                 self._clients.pop(loop, None)
             raise
+
+    def _let_go_of_closed_loops(self) -> None:
+        """`asyncio.run(app.start(…))` leaves an open store each time, and a loop that nobody can close it on."""
+        for reference in self._clients.keyrefs():
+            loop = reference()
+            if loop is None or not loop.is_closed():
+                continue
+            opening = self._clients.pop(loop, None)
+            if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().abandon()
 
     async def _open(self) -> Client:
         client = Client(self._store.clone())

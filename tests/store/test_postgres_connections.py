@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -259,6 +260,48 @@ def test_a_store_outlives_the_immediate_stop_of_its_server(monkeypatch: pytest.M
                 assert set(await bench.steps(claimed.run)) == {"a", "b"}
 
     on_loop(main)
+
+
+def test_sessions_that_are_ended_under_load_only_make_a_store_unavailable_for_a_moment() -> None:
+    url = postgres.shared().fresh_url()
+
+    @on_loop
+    async def _() -> None:
+        async with opened(url) as bench, admin(url) as other:
+            ended = 0
+
+            async def use() -> None:
+                while ended < 20:
+                    with contextlib.suppress(StoreUnavailable):  # and nothing else, whatever the driver makes of it
+                        await bench.store.reserve_ids(1)
+
+            users = [asyncio.create_task(use()) for _ in range(6)]
+            while ended < 20:
+                ended += await other.fetchval(
+                    "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'perdure'"
+                )
+            await asyncio.gather(*users)
+
+
+def test_a_lock_that_is_not_to_be_had_makes_the_store_unavailable() -> None:
+    url = postgres.shared().fresh_url()
+
+    @on_loop
+    async def _() -> None:
+        async with opened(url) as bench, admin(url) as other, admin(url) as third:
+            role, database = await other.fetchrow("select current_user, current_database()")
+            setting = f'alter role "{role}" in database "{database}"'
+            await third.execute(f"{setting} set lock_timeout = '1ms'")
+            try:
+                schema = parse(url).schema
+                async with other.transaction():
+                    await other.execute(f'lock table "{schema}".workers in access exclusive mode')
+                    store = bench.store.clone()
+                    with pytest.raises(StoreUnavailable, match="lock timeout"):
+                        await store.renew(1, LEASE_US)
+                    await store.close()
+            finally:
+                await third.execute(f"{setting} reset lock_timeout")
 
 
 def test_a_worker_that_lost_its_session_lock_attends_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

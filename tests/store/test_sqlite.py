@@ -298,3 +298,48 @@ def test_a_level_that_can_lose_commits_is_told_by_the_doctor(tmp_path: Path) -> 
 
     well, found = checks["synchronous"]
     assert not well and "use synchronous=full" in found
+
+
+def test_a_file_that_was_moved_away_is_written_again_only_when_it_is_back(tmp_path: Path) -> None:
+    path, away = tmp_path / "a.db", tmp_path / "away.db"
+
+    async def main() -> None:
+        store = SQLiteStore(path)
+        await store.open()
+        try:
+            first = await store.reserve_ids(10)
+            path.rename(away)
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match="moved, removed or replaced"):
+                    await store.reserve_ids(1)
+            with pytest.raises(StoreUnavailable, match="moved, removed or replaced"):
+                await store.get_runs([first])
+            away.rename(path)
+            assert await store.reserve_ids(1) == first + 10
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_file_in_the_place_of_the_one_that_was_opened_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def main() -> None:
+        store, other = SQLiteStore(path), SQLiteStore(path)
+        await store.open()
+        try:
+            await store.reserve_ids(10)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            await other.open()
+            try:
+                with pytest.raises(StoreUnavailable, match="start this process again"):
+                    await store.reserve_ids(1)
+                assert await other.reserve_ids(1) == 1
+            finally:
+                await other.close()
+        finally:
+            await store.close()
+
+    asyncio.run(main())

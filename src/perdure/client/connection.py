@@ -116,6 +116,12 @@ class Client:
             future.set_exception(closed)
         await self.store.close()
 
+    def abandon(self) -> None:
+        """Let go without the loop, which has closed: nobody waits here any more."""
+        if self._deaf is not None:
+            self._deaf()
+        self.store.abandon()
+
     async def start(self, start: StartRun) -> StartOutcome:
         """Put one run on disk, in company."""
         batch = self._starts.submit(start, len(start.payload))

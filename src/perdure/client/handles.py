@@ -40,11 +40,11 @@ class Handle(Generic[R]):
         try:
             async with asyncio.timeout(limit):
                 settled = await client.settled(self._id)
-        except NotFound as error:
+        except NotFound as missing:
             raise NotFound(
                 f"no run {self.run_id} in {client.store.url}; `perdure runs list` shows those there are",
                 run_id=self.run_id,
-            ) from error
+            ) from missing
         except TimeoutError:
             raise TimeoutError(f"run {self.run_id} did not end within {timeout}; it goes on") from None
         run = settled.run

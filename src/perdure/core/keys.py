@@ -2,7 +2,8 @@
 
 A key is the path of the scopes it lies in, the step's name, and `#n` for the n-th repeat of that name in that scope:
 `fetch`, `fetch#2`, `3/1/fetch`. A scope belongs to one task; the n-th task that is started in a scope gets the path of
-that scope plus `n/`, at the moment it is started (`#n/` if it closes an async generator that was left open). So no key depends on which branch runs or ends first.
+that scope plus `n/`, at the moment it is started (`#n/` if it closes an async generator). So no key depends on which
+branch runs or ends first.
 
 No two places share a key. Names are escaped: `/`, `#`, `=`, `~` and `%` inside a name become `%` and two hex digits,
 as do control characters and lone surrogates, which not every store takes. A key that a caller chose starts with

@@ -23,6 +23,9 @@ from perdure.errors import NotSerializable, PayloadTooLarge, UsageError
 _Kind = inspect._ParameterKind
 _POSITIONAL: Final = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
 
+_SHAPES_MAX: Final = 64
+"""Shapes of calls (how many arguments by position, which by name) that are known to fit: looked at once each."""
+
 _Raw = tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Raw).decode
@@ -38,6 +41,7 @@ class Signature:
         self._fn = fn
         self._signature = signature
         self._codecs: dict[str, Codec] = {}
+        self._fitting: set[tuple[int | str, ...]] = set()
         self._positional = [param.name for param in self.params.values() if param.kind in _POSITIONAL]
         self._rest = next((param.name for param in self.params.values() if param.kind is _Kind.VAR_POSITIONAL), None)
         self._others = next((param.name for param in self.params.values() if param.kind is _Kind.VAR_KEYWORD), None)
@@ -83,11 +87,18 @@ class Signature:
             raise NotSerializable(f"Not the arguments of {self.text}: {error}.", path="$") from error
         args = tuple(self._decoded(self._name_at(n), raw) for n, raw in enumerate(positional))
         kwargs = {key: self._decoded(self._name_of(key), raw) for key, raw in named.items()}
+        shape: tuple[int | str, ...] = (len(args), *kwargs)
+        if shape not in self._fitting:
+            self._check_fit(args, kwargs)
+            if len(self._fitting) < _SHAPES_MAX:
+                self._fitting.add(shape)
+        return args, kwargs
+
+    def _check_fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise NotSerializable(f"The recorded call does not fit {self.text}: {error}.", path="$") from error
-        return args, kwargs
 
     def codec(self, param: str) -> Codec:
         """The codec of a parameter, `*args` and `**kwargs` included (of one value of them)."""

@@ -105,8 +105,8 @@ async def invoke(
 
 
 def exited(error: SystemExit) -> RuntimeError:
-    """What `sys.exit` in user code means for its run: a parser of arguments that gives up, say, must not take the worker
-    and every run in it along."""
+    """What `sys.exit` in user code means for its run: a parser of arguments that gives up must not take the worker, and
+    every run in it, along."""
     return RuntimeError(f"sys.exit({error.code!r}) was called; a worker does not exit for that")
 
 

@@ -64,7 +64,9 @@ class Execution:
             batch = self.host.committer.submit(change, _size(change))
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, ending)
-            await self.host.committer.room(PENDING_ROWS_MAX, PENDING_BYTES_MAX)  # an agent without steps is not held back elsewhere
+            await self.host.committer.room(
+                PENDING_ROWS_MAX, PENDING_BYTES_MAX
+            )  # an agent without steps is not held back elsewhere
 
     def close(self, ending: Ending) -> None:
         """End it from outside."""

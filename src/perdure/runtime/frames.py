@@ -98,7 +98,9 @@ class ScopedTaskFactory:
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Future[Any]:
         current = frame.get()
-        if not isinstance(current, AgentFrame) or current.coming is coro:  # in the latter case one above this has seen it
+        if (
+            not isinstance(current, AgentFrame) or current.coming is coro
+        ):  # in the latter case one above this has seen it
             return self._make(loop, coro, options)
         child = current.child(coro)
         options["context"] = _entered_copy(options.get("context"), child)
@@ -133,7 +135,7 @@ def _entered_copy(context: contextvars.Context | None, child: AgentFrame) -> con
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Put the scoping factory on the loop, and on top of what others have put there since; installing it twice is one."""
+    """Put the scoping factory on the loop, on top of whatever others have put there; installing it twice is one."""
     inner = loop.get_task_factory()
     if not isinstance(inner, ScopedTaskFactory):
         loop.set_task_factory(ScopedTaskFactory(inner))  # type: ignore[arg-type]  # typeshed wants a generic result

@@ -95,12 +95,15 @@ class SuperStep:
 
     async def run(self, agent: Callable[[], Coroutine[Any, Any, Any]]) -> Ending:
         """Call the agent and see it to its end; returns how it ended."""
+        coro = agent()
+        root = AgentFrame(self, Scope.root(), coro)
         context = contextvars.copy_context()
-        context.run(frame.set, AgentFrame(self, Scope.root()))
+        context.run(frame.set, root)
         loop = asyncio.get_running_loop()
         install_task_factory(loop)  # a library may have put its own on the loop, and scopes must not depend on that
         self._over = loop.create_future()
-        self._root = loop.create_task(agent(), context=context)
+        self._root = loop.create_task(coro, context=context)
+        root.coming = None
         self._root.add_done_callback(self._root_ended)
         if self.ending is not None or (self.host.draining and not self.in_flight):
             self.close(self.ending or HandedBack())

@@ -63,6 +63,9 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of connections, threads and files. A closed store may be opened again; closing twice is fine."""
 
+    def abandon(self) -> None:
+        """What `close` does, as far as it goes without the loop that opened the store, because that has closed."""
+
     def clone(self) -> Store:
         """An unopened store on the same data, for another event loop."""
 

@@ -77,6 +77,9 @@ class MemoryStore:
     async def close(self) -> None:
         self.crash()
 
+    def abandon(self) -> None:
+        self.crash()
+
     def crash(self) -> None:
         """Drop this open store as the death of its process would: listeners fall silent, attended workers too."""
         with self._data.lock:

@@ -32,6 +32,7 @@ UNREACHABLE: Final = (
     asyncpg.exceptions.InsufficientResourcesError,
     asyncpg.exceptions.PostgresSystemError,
     asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.InternalClientError,  # the driver has lost track of its connection, as when the server ends it unasked
 )
 
 REPEATABLE: Final = (

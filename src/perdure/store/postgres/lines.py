@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.postgres import failures
 from perdure.store.postgres.address import Address
 
@@ -114,7 +114,10 @@ class Line:
                 with contextlib.suppress(*failures.REPEATABLE):
                     return await self._use(work)
                 await asyncio.sleep(0)
-            return await self._use(work)
+            try:
+                return await self._use(work)
+            except failures.REPEATABLE as error:  # somebody holds what it needs, and goes on holding it
+                raise failures.unavailable(error, self._address) from error
 
     async def _use(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]]) -> Result:
         connection = self.connection
@@ -128,7 +131,7 @@ class Line:
             raise
         except failures.DRIVER as error:
             known = failures.translate(error, self._address)
-            if isinstance(error, failures.UNREACHABLE):
+            if isinstance(known, StoreUnavailable):
                 connection.terminate()
             if known is error:
                 raise
@@ -142,6 +145,13 @@ class Line:
         connection, self._connection, self._lock = self._connection, None, asyncio.Lock()
         if connection is not None:
             await hang_up(connection)
+
+    def abandon(self) -> None:
+        """Drop the connection without the loop, which has closed; its socket goes with it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(RuntimeError):
+                connection.terminate()
 
 
 class Pool:
@@ -173,6 +183,10 @@ class Pool:
     async def fetchval(self, text: str, *arguments: Any) -> Any:
         async with self.line() as line:
             return await line.fetchval(text, *arguments)
+
+    def abandon(self) -> None:
+        for line in self._lines:
+            line.abandon()
 
     async def close(self) -> None:
         for line in self._lines:

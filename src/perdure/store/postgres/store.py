@@ -70,6 +70,11 @@ class PostgresStore:
         for part in (self._claims, self._commits, self._clients):
             await part.close()
 
+    def abandon(self) -> None:
+        self._claims.abandon()
+        self._commits.abandon()
+        self._clients.abandon()
+
     def clone(self) -> PostgresStore:
         return PostgresStore(self._given_url)
 

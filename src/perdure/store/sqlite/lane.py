@@ -34,6 +34,9 @@ OPERATIONS_A_ROUND_MAX: Final = 500
 CLOSE_S: Final = 30.0
 """How long closing waits for what is queued; only a store whose lock a stopped process holds takes that long."""
 
+ABANDON_S: Final = 1.0
+"""The same for a store whose loop has closed: nobody waits for what it still does."""
+
 
 class Failed:
     """The answer of an operation that raised."""
@@ -89,6 +92,13 @@ class Lane:
             _log.warning("%s is stuck; it is left to end by itself", self._thread.name)
             return
         self._thread.join()
+
+    def abandon(self) -> bool:
+        """End the thread without the loop, which has closed; whether it has ended."""
+        self._closing = True
+        self._jobs.put(None)
+        self._thread.join(ABANDON_S)
+        return not self._thread.is_alive()
 
     def _main(self) -> None:
         going = True

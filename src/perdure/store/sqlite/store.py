@@ -76,6 +76,12 @@ class SQLiteStore:
             opened, self._open = self._open, None
             await opened.close()
 
+    def abandon(self) -> None:
+        """The same without the loop, which has closed."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            opened.abandon()
+
     def clone(self) -> SQLiteStore:
         """An unopened store on the same file."""
         database = self._database
@@ -287,6 +293,12 @@ class _Open:
         await self.writer.close()
         await self.reader.close()
         self._lock.close()
+        self.attendance.close()
+
+    def abandon(self) -> None:
+        self.ear.close()
+        if self.writer.abandon() and self.reader.abandon():
+            self._lock.close()
         self.attendance.close()
 
 

@@ -96,7 +96,8 @@ class Ear:
             _ears.get(self._directory, {}).pop(self._name, None)
         if self._fifo is not None:
             (self._directory / self._name).unlink(missing_ok=True)
-            self._loop.remove_reader(self._fifo)
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.remove_reader(self._fifo)
             self._descriptors.close_all()
             self._fifo = None
 
