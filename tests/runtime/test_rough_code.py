@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 import perdure
 from perdure import NotFound, Retry, RunFailed, UsageError
-from perdure.runtime import superstep
+from perdure.runtime import callables, superstep
 from tests.runtime.world import fresh_app, result_of, until, working
 
 QUICK = Retry(attempts=2, delay_s=0.001, jitter=0)
@@ -170,6 +172,71 @@ def test_sys_exit_fails_its_own_run_and_nothing_else() -> None:
     asyncio.run(main())
 
 
+def test_bodies_that_hang_in_their_threads_take_nobody_elses_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callables, "THREADS_MAX", 2)
+    app = fresh_app()
+    released = threading.Event()
+
+    @perdure.step(timeout=0.05, retry=1)
+    def hangs(number: int) -> None:
+        released.wait()
+
+    @perdure.step
+    def name_of_thread() -> str:
+        return threading.current_thread().name
+
+    @app.agent
+    async def hangs_often() -> int:
+        ends = await asyncio.gather(*(hangs(number) for number in range(4)), return_exceptions=True)
+        return sum(isinstance(end, perdure.StepFailed) for end in ends)
+
+    @app.agent
+    async def neighbour() -> list[str]:
+        return list(await asyncio.gather(*(name_of_thread() for _ in range(8))))
+
+    async def main() -> None:
+        async with working(app):
+            assert await (await app.start(hangs_often)).result(timeout=20) == 4
+            assert await (await app.start(neighbour)).result(timeout=20) == ["perdure-step"] * 8
+            hung = [thread for thread in threading.enumerate() if thread.name == "perdure-step"]
+        assert all(thread.daemon for thread in hung)  # the end of the process does not wait for them
+        released.set()
+        for thread in hung:
+            await asyncio.to_thread(thread.join)
+
+    asyncio.run(main())
+
+
+@perdure.step(cpu="process", retry=QUICK)
+def takes_its_process_along() -> None:
+    os._exit(1)
+
+
+@perdure.step(cpu="process")
+def doubles(number: int) -> int:
+    return 2 * number
+
+
+def test_a_step_that_kills_its_process_fails_alone_and_the_next_gets_a_new_one() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def kills() -> None:
+        await takes_its_process_along()
+
+    @app.agent
+    async def computes() -> int:
+        return await doubles(21)
+
+    async def main() -> None:
+        async with working(app):
+            with pytest.raises(RunFailed, match=r"tried 2 times.*a process died"):
+                await (await app.start(kills)).result(timeout=40)
+            assert await (await app.start(computes)).result(timeout=40) == 42
+
+    asyncio.run(main())
+
+
 def test_an_agent_that_catches_everything_and_goes_on_cannot_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(superstep, "UNWIND_S", 0.05)
     app = fresh_app()
@@ -265,3 +332,27 @@ def test_app_run_inside_a_running_loop_says_what_to_do_instead() -> None:
             app.run(idle)
 
     asyncio.run(main())
+
+
+def test_an_agent_that_ignores_every_cancellation_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superstep, "UNWIND_S", 0.05)
+    app = fresh_app()
+    begun = asyncio.Event()
+
+    @app.agent
+    async def waits_on() -> None:
+        while True:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        async with app:
+            handle = await app.start(waits_on)
+            async with app.worker(poll_s=0.05, grace_s=0):
+                await begun.wait()
+            assert (await handle.status()).state == "queued"
+
+    asyncio.run(main())  # it cancels what is left and waits for it

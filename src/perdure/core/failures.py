@@ -35,15 +35,6 @@ def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureErro
     )  # fmt: skip
 
 
-def exhausted(attempts: int) -> ErrorInfo:
-    """A step whose last allowed try began, and whose worker died before it ended."""
-    return ErrorInfo(
-        "perdure.AttemptsExhausted",
-        f"its worker died during try {attempts} of {attempts}; nobody knows how that try ended. Raise the step's "
-        "attempts if its body is safe to run again, then retry the run",
-    )
-
-
 def run_error(error: BaseException) -> ErrorInfo:
     """What is recorded of the exception that ended a run, with the steps behind it: what a retry runs again."""
     info = error_info(error)
@@ -59,4 +50,4 @@ def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
     return keys | _failed_keys(error.__cause__, depth + 1) | _failed_keys(error.__context__, depth + 1)
 
 
-__all__ = ["decode_error", "encode_error", "error_info", "exhausted", "failure", "run_error"]
+__all__ = ["decode_error", "encode_error", "error_info", "failure", "run_error"]

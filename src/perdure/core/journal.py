@@ -19,9 +19,9 @@ class Journal:
 
     def __init__(self, records: Iterable[Checkpoint], attempts: Iterable[Attempt]) -> None:
         self._records = {record.key: record for record in records}
-        self._tries: dict[str, int] = {}
-        for attempt in attempts:
-            self._tries[attempt.key] = max(attempt.attempt, self._tries.get(attempt.key, 0))
+        self._tries: dict[str, Attempt] = {}
+        for attempt in sorted(attempts, key=lambda attempt: attempt.attempt):
+            self._tries[attempt.key] = attempt
 
     def __len__(self) -> int:
         return len(self._records)
@@ -30,9 +30,9 @@ class Journal:
         """The record under this key, if there is one."""
         return self._records.get(key)
 
-    def tries(self, key: str) -> int:
-        """Tries of the step under this key that have begun or failed, without becoming its record."""
-        return self._tries.get(key, 0)
+    def last_try(self, key: str) -> Attempt | None:
+        """The latest try of the step under this key, if one has begun or failed without becoming its record."""
+        return self._tries.get(key)
 
 
 def matches(record: Checkpoint, digest: int) -> bool:

@@ -41,6 +41,8 @@ class HeldReason(StrEnum):
     SCHEMA = "schema"
     VERSION = "version"
     REFUSED = "refused"
+    EXHAUSTED = "exhausted"
+    """The last allowed try of a step was cut short by its worker's death; nobody knows how it ended."""
 
 
 class WorkerState(StrEnum):

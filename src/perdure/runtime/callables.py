@@ -14,10 +14,11 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Literal
 
 from perdure.errors import UsageError
+from perdure.runtime.body_threads import BodyThreads
 
 Place = Literal["loop", "thread", "process"]
 
@@ -60,12 +61,12 @@ class Pools:
     """The threads and processes of one worker (or of plain calls), made when first needed."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: BodyThreads | None = None
         self._processes: Executor | None = None
 
-    def threads(self) -> Executor:
+    def threads(self) -> BodyThreads:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="perdure-step")
+            self._threads = BodyThreads(THREADS_MAX)
         return self._threads
 
     def processes(self) -> Executor:
@@ -77,11 +78,18 @@ class Pools:
             self._processes = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=multiprocessing.get_context("spawn"))
         return self._processes
 
+    def replace(self, broken: Executor) -> None:
+        """Have new processes made at the next use: a pool of which one has died takes no more work."""
+        if self._processes is broken:
+            self._processes = None
+            broken.shutdown(wait=False, cancel_futures=True)
+
     def close(self) -> None:
         """Let go without waiting: a thread that hangs in user code must not hang the worker."""
-        for pool in (self._threads, self._processes):
-            if pool is not None:
-                pool.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.close()
+        if self._processes is not None:
+            self._processes.shutdown(wait=False, cancel_futures=True)
         self._threads = self._processes = None
 
 
@@ -95,13 +103,22 @@ async def invoke(
         case "thread":
             context = contextvars.copy_context()
             call = functools.partial(context.run, fn, *args, **kwargs)
-            result = await asyncio.get_running_loop().run_in_executor(pools.threads(), call)
+            threads = pools.threads()
+            job = threads.submit(call)
+            try:
+                result = await asyncio.wrap_future(job.future)
+            except asyncio.CancelledError:
+                threads.leave(job)
+                raise
             return await result if inspect.isawaitable(result) else result
         case "process":
             target = (fn.__module__, fn.__qualname__)
-            return await asyncio.get_running_loop().run_in_executor(
-                pools.processes(), _call_by_name, *target, args, kwargs
-            )
+            pool = pools.processes()
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, _call_by_name, *target, args, kwargs)
+            except BrokenExecutor as error:  # whose process it was that died, nobody knows: each is tried again
+                pools.replace(pool)
+                raise ConnectionError(f"a process died that ran {name_of(fn)}, or a step beside it: {error}") from error
 
 
 def exited(error: SystemExit) -> RuntimeError:

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
-from perdure.core.failures import encode_error, error_info, exhausted, failure
+from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.retry import RetryIn, decide
 from perdure.errors import NotSerializable, PayloadTooLarge
 from perdure.runtime.callables import exited, invoke
@@ -28,10 +28,12 @@ async def execute(
     at: SuperStep, step: Step[..., Any], key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run the step's body until it succeeds or may not be tried again; returns the decoded record."""
-    attempt = at.journal.tries(key)
-    if attempt >= step.settings.retry.attempts:
-        error = encode_error(exhausted(attempt))
-        return await _give_up(at, step, key, digest, attempt, error, at.host.clock.wall_us())
+    last = at.journal.last_try(key)
+    attempt = 0 if last is None else last.attempt
+    if last is not None and attempt >= step.settings.retry.attempts:
+        if last.error is None:
+            at.hold_exhausted(key, attempt)
+        return await _give_up(at, step, key, digest, attempt, last.error, last.started_at)
     while True:
         attempt += 1
         await at.admit()

@@ -16,7 +16,7 @@ import contextvars
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from perdure.clock import Clock
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
@@ -221,6 +221,16 @@ class SuperStep:
         self.in_flight -= 1
         if self._held_up:
             self.drain()
+
+    def hold_exhausted(self, key: str, attempts: int) -> NoReturn:
+        """Hold the run: the last allowed try of this step began, and its worker died before it ended."""
+        detail = (
+            f"the worker died during try {attempts} of step {key!r}, the last one its policy allows; nobody knows how "
+            "that try ended. If its body is safe to run again, release the run; tries that were cut short are then "
+            "forgotten"
+        )
+        self.close(Held(HeldReason.EXHAUSTED, detail))
+        raise self._unwind()
 
     # -- inside ----------------------------------------------------------------------------------------------
 

@@ -132,11 +132,12 @@ class Store(Protocol):
 
         For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very call). A
         key that exists answers `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A
-        thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the
-        head (which its key, if any, stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A
-        new run is the thread's next ordinal, `queued`; on an idle thread it becomes the head and `ready`. Its arguments
-        are filed as the boundary of super-step 1. A refused start writes nothing. Sends `WORK` if a worker is idle.
-        Two groups that start overlapping keys or threads in opposite orders do not deadlock.
+        thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the head
+        (which its key, if any, stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the
+        others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A new run is the thread's next ordinal, `queued`; on an idle
+        thread it becomes the head and `ready`. Its arguments are filed as the boundary of super-step 1. A refused start
+        writes nothing. Sends `WORK` if a worker is idle. Two groups that start overlapping keys or threads in opposite
+        orders do not deadlock.
         """
 
     # -- executing -------------------------------------------------------------------------------------------
@@ -162,12 +163,14 @@ class Store(Protocol):
 
     async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
         """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its `ENDED`
-        checkpoint and the named failed step records deleted. It takes its old place in its thread's order, but a head
-        that has begun keeps its turn. None if there is no such run; a run in another state is returned unchanged."""
+        checkpoint, the named failed step records and the tries that were cut short deleted. It takes its old place in
+        its thread's order, but a head that has begun keeps its turn. None if there is no such run; a run in another
+        state is returned unchanged."""
 
     async def release(self, run: int) -> Run | None:
-        """Send a held run on: `queued`, `strikes = 0`, reason cleared. None if there is no such run; a run in another
-        state is returned unchanged."""
+        """Send a held run on: `queued`, `strikes = 0`, reason cleared, tries that were cut short (of which nobody knows
+        how they ended) in its current super-step forgotten. None if there is no such run; a run in another state is
+        returned unchanged."""
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -304,6 +304,7 @@ class MemoryStore:
             for at in [at for at, checkpoint in log.items() if checkpoint.kind is Kind.ENDED]:
                 del log[at]
             tables.drop_failures(row, drop_keys)
+            tables.forget_unfinished_tries(row)
             fresh = {"strikes": 0, "reason": None, "detail": None, "ended_at": None}
             tables.enter(tables.move(run, state=RunState.QUEUED, ready=False, ready_at=now, **fresh))
             return tables.runs[run]
@@ -314,6 +315,7 @@ class MemoryStore:
             row = tables.runs.get(run)
             if row is None or row.state is not RunState.HELD:
                 return row
+            tables.forget_unfinished_tries(row)
             return tables.move(run, state=RunState.QUEUED, ready_at=now, strikes=0, reason=None, detail=None)
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -180,6 +180,12 @@ class Tables:
 
     # -- logs ------------------------------------------------------------------------------------------------
 
+    def forget_unfinished_tries(self, run: Run) -> None:
+        """Forget the tries of the run's super-step of which nobody knows how they ended."""
+        attempts = self.attempts[run.id]
+        for at in [at for at, row in attempts.items() if at[0] == run.super_step and row.error is None]:
+            del attempts[at]
+
     def drop_failures(self, run: Run, keys: Iterable[str]) -> None:
         """Delete the failed records of these steps in the current super-step, and the tries before them."""
         log, attempts = self.checkpoints[run.id], self.attempts[run.id]

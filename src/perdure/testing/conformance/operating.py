@@ -46,6 +46,17 @@ class Operating(Harness):
         assert (await bench.claim_one(await bench.worker(), suspects=0)).run == claimed.run
 
     @scenario
+    async def test_a_run_that_is_sent_on_forgets_the_tries_that_were_cut_short(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        cut_short = attempt(claimed, "a", 2, error=None, ended_at=None)
+        await bench.commit(worker, attempt(claimed, "a", 1, error=b"known"), cut_short, hold(claimed))
+
+        await bench.store.release(claimed.run)
+
+        second = await bench.claim_one(worker)
+        assert [(row.key, row.attempt, row.error) for row in second.attempts] == [("a", 1, b"known")]
+
+    @scenario
     async def test_releasing_what_is_not_held_changes_nothing(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
         before = await bench.run(claimed.run)

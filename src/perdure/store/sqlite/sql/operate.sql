@@ -19,6 +19,13 @@ set
   ended_at = null
 where id = :run
 
+-- name: forget_unfinished_tries
+-- Forget the tries of the run's super-step of which nobody knows how they ended.
+delete from perdure.attempts
+where run = :run
+  and super_step = :super_step
+  and error is null
+
 -- name: head_of_thread
 -- The thread's head: its id, its ordinal, and whether nobody has begun it.
 select r.id, r.ordinal, r.state = 'queued' and r.started_at is null
