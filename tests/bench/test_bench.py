@@ -146,7 +146,8 @@ def test_a_row_is_made_of_medians() -> None:
     assert written["met"] == {"now": True, "final": False} and written["values"] == [2, 9, 4]
 
 
-def test_the_page_fits_into_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_fits_into_100_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     readings = [Reading(name, 45_678.9, 456_789.0, "p99 0.123") for name in GOALS]
 
     show(rows([(Item("P1", "postgresql://u@h/d"), readings)]), repeat=3)

@@ -65,17 +65,19 @@ def start(
     if app.store_url.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
     values, named = typed(app.find_agent(agent).signature, given, named)
-    run_async(_start(app, agent, values, {**named, **options}, wait=wait, as_json=as_json))
+    run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))
 
 
-async def _start(app: App, agent: str, args: list[Any], kwargs: dict[str, Any], *, wait: bool, as_json: bool) -> None:
+async def _start(
+    app: App, agent: str, args: list[Any], kwargs: dict[str, Any], *, target: str, wait: bool, as_json: bool
+) -> None:
     async with app:
         store = (await app._client()).store
         handle = await app.start(agent, *args, **kwargs)
         if wait:
             click.echo(f"{handle.run_id} on thread {clean(handle.thread_id)}", err=True)
             try:
-                await _ended(store, handle)
+                await _ended(store, handle, target)
             except (RunEnded, RunHeld):
                 if as_json:
                     _print_document(await _fact(store, handle.run_id))
@@ -89,41 +91,46 @@ async def _start(app: App, agent: str, args: list[Any], kwargs: dict[str, Any], 
         where = f"; it waits for {fact.why.what}" if fact.why else ""
         click.echo(f"{handle.run_id} on thread {clean(handle.thread_id)} is {fact.run.state.value}{where}")
         if fact.why and fact.why.remedy:
-            click.echo(fact.why.remedy, err=True)
+            click.echo(f"{_of(fact.why.remedy, target)} (on {app.store_name})", err=True)
 
 
-async def _ended(store: Store, handle: Handle[Any]) -> None:
+async def _ended(store: Store, handle: Handle[Any], target: str) -> None:
     """Wait for the end, and say meanwhile what the run waits for."""
     result = asyncio.ensure_future(handle.result())
     try:
-        await (_show_progress if sys.stderr.isatty() else _say_once)(store, handle.run_id, result)
+        await (_show_progress if sys.stderr.isatty() else _say_once)(store, handle.run_id, result, target)
         await result
     finally:
         result.cancel()
 
 
-async def _show_progress(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+async def _show_progress(store: Store, name: str, result: asyncio.Future[Any], target: str) -> None:
     """A line on the terminal that says where the run stands."""
     from perdure.terminal.page import Page
 
     with Page(stderr=True).status(f"{name} …") as status:
         while not (await asyncio.wait({result}, timeout=LOOK_S))[0]:
             fact = await _fact(store, name)
-            standing = _waits(fact.why) if fact.why else f"super-step {fact.run.super_step}"
+            standing = _waits(fact.why, target) if fact.why else f"super-step {fact.run.super_step}"
             status.update(f"{name} {fact.run.state.value}: {standing}")
 
 
-async def _say_once(store: Store, name: str, result: asyncio.Future[Any]) -> None:
+async def _say_once(store: Store, name: str, result: asyncio.Future[Any], target: str) -> None:
     """A line in the log, if the run waits for somebody to do something."""
     while not (await asyncio.wait({result}, timeout=PATIENCE_S))[0]:
         fact = await _fact(store, name)
         if fact.why and fact.why.remedy:
-            click.echo(f"{name} {_waits(fact.why)}", err=True)
+            click.echo(f"{name} {_waits(fact.why, target)}", err=True)
             return
 
 
-def _waits(why: Why) -> str:
-    return f"waits for {why.what}" + (f" ({why.remedy})" if why.remedy else "")
+def _waits(why: Why, target: str) -> str:
+    return f"waits for {why.what}" + (f" ({_of(why.remedy, target)})" if why.remedy else "")
+
+
+def _of(remedy: str, target: str) -> str:
+    """The remedy with the app's own name in the command it tells."""
+    return remedy.replace("MODULE:APP", target)
 
 
 async def _fact(store: Store, name: str) -> Fact:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from perdure.cli.target import load_app
+from perdure.errors import UsageError
 
 
 @click.command()
@@ -39,6 +40,10 @@ def worker(
 
     log_to_stderr()
     app = load_app(target, store=store)
+    if not app.agents:
+        raise UsageError(
+            f"{target} has no agents: decorate one with @app.agent, and let the module import those that define them"
+        )
     settings = {
         "concurrency": concurrency,
         "queues": list(queues) or sorted({agent.settings.queue for agent in app.agents.values()}),

@@ -14,7 +14,8 @@ from perdure.terminal.text import ago, duration, worker_id
 def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int], now_us: int) -> None:
     """The list, or how to get one worker."""
     if not rows:
-        page.print(Text.assemble(("no live worker; start one: ", "dim"), "perdure worker MODULE:APP"))
+        what = "no live worker (--all shows those that ended); start one: "
+        page.print(Text.assemble((what, "dim"), "perdure worker MODULE:APP"))
         return
     made = table(
         "worker", "name", "state", "host", "pid", "deployment", "runs", "started", "lease",

@@ -46,7 +46,12 @@ class Handle(Generic[R]):
                 run_id=self.run_id,
             ) from missing
         except TimeoutError:
-            raise TimeoutError(f"run {self.run_id} did not end within {timeout}; it goes on") from None
+            if limit is None:
+                raise
+            raise TimeoutError(
+                f"run {self.run_id} did not end within {limit:g} s. It is on disk and goes on where a worker is alive; "
+                f"`perdure runs show {self.run_id}` says what it waits for"
+            ) from None
         run = settled.run
         info = await self._app._info(run, settled.outcome)
         match info.state:
@@ -56,11 +61,14 @@ class Handle(Generic[R]):
             case RunState.FAILED:
                 error = info.error
                 what = "no error recorded" if error is None else f"{error.type}: {error.message}"
-                raise RunFailed(
+                failed = RunFailed(
                     f"run {self.run_id} of agent {info.agent} failed: {what}; see `perdure runs show {self.run_id}`, "
                     f"and send it on with `perdure retry {self.run_id}`",
                     run_id=self.run_id, thread_id=self.thread_id, error=error,
                 )  # fmt: skip
+                if error is not None and error.traceback:
+                    failed.add_note(f"As recorded where it failed:\n{error.traceback}")
+                raise failed
             case RunState.HELD:
                 raise RunHeld(
                     f"run {self.run_id} of agent {info.agent} is held ({run.reason}): {run.detail}; look at it, then "

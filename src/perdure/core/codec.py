@@ -18,7 +18,7 @@ encoding to the same bytes, all in C; only where these differ does `paths.compar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,7 +32,11 @@ from perdure.errors import NotSerializable, PayloadTooLarge
 _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """What encoding raises for a value it cannot take; `UnicodeEncodeError` and msgspec's errors are among them."""
 
-_ANNOTATE: Final = "Declare the type it has (`-> Foo`, or returns=Foo), or return plain data."
+_ANNOTATE: Final = (
+    "Declare its type (`-> Foo` or returns=Foo of a result, `name: Foo` of an argument), or give plain data."
+)
+
+_AWAIT: Final = "Put an `await` before the call that made it."
 
 
 class Codec:
@@ -113,6 +117,8 @@ class Codec:
 
     def _refused(self, found: Found) -> NotSerializable:
         remedy = "Convert it first." if type(found.part) in SCALARS else _ANNOTATE
+        if isinstance(found.part, Awaitable):
+            remedy = _AWAIT
         message = f"{_shown(found.part)} cannot be recorded at {found.path}: {found.reason}. {remedy}"
         return NotSerializable(message, path=found.path, type=type_name(type(found.part)))
 
@@ -122,7 +128,7 @@ class Codec:
         if isinstance(error, RecursionError):
             text = "it is nested too deeply"
         message = f"Not a value of the declared type {annotation_name(self.annotation)}, at {path}: {text}."
-        return NotSerializable(f"{message} Return what is declared, or declare what is returned.", path=path)
+        return NotSerializable(f"{message} Give what is declared, or declare what is given.", path=path)
 
 
 def codec_for(annotation: Any) -> Codec:
