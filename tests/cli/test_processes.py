@@ -53,6 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start `perdure …` in a directory with an app; whoever is left at the end is killed."""
     (tmp_path / "shopfront.py").write_text(APP)
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "empty.py").write_text("import perdure\napp = perdure.App('empty')")
     running: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -142,7 +143,7 @@ def test_a_started_run_is_on_disk_and_says_what_it_waits_for(start: Start) -> No
     other = finished(start("start", "shopfront:app", "quote", "--args", '[{"name": "sofa"}]', "--key", "k"))
 
     assert (code, out) == (0, "r1 on thread t is queued; it waits for a worker: none is alive\n")
-    assert "perdure worker" in err
+    assert "perdure worker shopfront:app" in err and "shop.db" in err
     assert json.loads(again[1])["run_id"] == "r1"
     assert other[0] == 4 and other[2].startswith("error: key 'k' started r1")
 
@@ -176,6 +177,13 @@ def test_who_interrupts_a_wait_leaves_the_run_alone(start: Start) -> None:
 
     assert (code, out, err.splitlines()[-1]) == (130, "", "interrupted")
     assert json.loads(listed[1])[0]["state"] == "queued"
+
+
+def test_a_worker_with_nothing_to_execute_says_where_agents_come_from(start: Start) -> None:
+    code, out, err = finished(start("worker", "empty:app"))
+
+    assert (code, out) == (2, "")
+    assert err.startswith("error: empty:app has no agents: decorate one with @app.agent")
 
 
 def test_an_error_in_the_users_module_shows_its_traceback(start: Start) -> None:

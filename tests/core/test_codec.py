@@ -203,6 +203,16 @@ def test_the_refusal_of_an_object_tells_to_declare_its_type() -> None:
         encode(Animal("Rex"))
 
 
+def test_a_forgotten_await_is_called_one() -> None:
+    async def answer() -> int:
+        return 42
+
+    coroutine = answer()
+    with pytest.raises(NotSerializable, match="Put an `await` before the call"):
+        encode([coroutine])
+    coroutine.close()
+
+
 def test_a_cycle_is_refused_where_it_closes() -> None:
     value: dict[str, Any] = {"fine": [1], "list": []}
     value["list"].append({"again": value["list"]})

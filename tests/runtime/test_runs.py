@@ -83,6 +83,37 @@ def test_state_belongs_to_the_thread_and_outlives_its_runs() -> None:
     asyncio.run(main())
 
 
+def test_who_waits_for_a_run_sees_where_it_failed() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None:
+        raise ValueError("no such page")
+
+    async def main() -> None:
+        async with working(app):
+            with pytest.raises(RunFailed, match="no such page") as caught:
+                await (await app.start(agent)).result(timeout=20)
+            assert 'raise ValueError("no such page")' in caught.value.__notes__[0]
+
+    asyncio.run(main())
+
+
+def test_who_waits_in_vain_is_told_where_to_look() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    async def main() -> None:
+        async with app:
+            handle = await app.start(agent)
+            with pytest.raises(TimeoutError, match=r"within 0\.01 s.* goes on where a worker is alive.*runs show r1"):
+                await handle.result(timeout=0.01)
+
+    asyncio.run(main())
+
+
 def test_a_run_is_not_retried_from_a_state_that_later_runs_have_built_upon() -> None:
     app = fresh_app()
     broken = [True]

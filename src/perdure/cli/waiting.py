@@ -23,6 +23,7 @@ _REMEDIES: Final[dict[str, str]] = {
     HeldReason.SCHEMA: "deploy code whose types load the recorded values, then `{release}`",
     HeldReason.VERSION: "start a worker that serves its deployment, then `{release}`",
     HeldReason.REFUSED: "the store refused what the run wanted to record: fix the value, then `{release}`",
+    HeldReason.EXHAUSTED: "find out what the step's last try did; if its body is safe to run again, `{release}`",
 }
 
 
