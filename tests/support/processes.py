@@ -34,7 +34,10 @@ class WorkerProcess:
     @property
     def identities(self) -> list[int]:
         """The workers' ids it has had, in order."""
-        return [int(line["fields"]["worker"]) for line in self.fleet.log.events("worker.started", pid=self.pid)]
+        return [
+            int(line["fields"]["worker"].removeprefix("w"))
+            for line in self.fleet.log.events("worker.started", pid=self.pid)
+        ]
 
     def started(self) -> WorkerProcess:
         """Wait until it works."""

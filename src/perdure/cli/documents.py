@@ -12,8 +12,8 @@ from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.client.info import agent_state
-from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id
-from perdure.terminal.text import iso, worker_id
+from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
+from perdure.terminal.text import iso
 
 Document = dict[str, Any]
 

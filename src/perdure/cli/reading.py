@@ -11,11 +11,10 @@ from perdure.cli.timeline import Timeline, timeline
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worker
+from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worker, worker_id
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.protocol import Store
-from perdure.terminal.text import worker_id
 
 WHOLE = 2 * PAYLOAD_BYTES_MAX
 """A limit of characters that no record reaches."""

@@ -10,7 +10,7 @@ from rich.text import Text
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
 from perdure.cli.timeline_page import print_timeline
-from perdure.core.records import RunState, Worker, run_id
+from perdure.core.records import RunState, Worker, run_id, worker_id
 from perdure.terminal.page import Middle, Page, Tail, header, state, table, value_lines
 from perdure.terminal.text import (
     ago,
@@ -22,7 +22,6 @@ from perdure.terminal.text import (
     moment,
     short_type,
     size,
-    worker_id,
 )
 
 JUST_NOW_US: Final = 1_000_000

@@ -14,9 +14,9 @@ from rich.text import Text
 from perdure.cli.reading import RunLog
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.core.limits import INLINE_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, WorkerState
+from perdure.core.records import Checkpoint, ErrorInfo, WorkerState, worker_id
 from perdure.terminal.page import Page, shorten, value_lines
-from perdure.terminal.text import clean, clean_block, clock, count, duration, first_line, short_type, size, worker_id
+from perdure.terminal.text import clean, clean_block, clock, count, duration, first_line, short_type, size
 
 WIDTH_MAX: Final = 120
 """On a wider terminal the columns would drift apart."""

@@ -11,8 +11,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from perdure.core.records import HeldReason, Run, RunState, Worker, run_id
-from perdure.terminal.text import ago, clean, count, duration, moment, worker_id
+from perdure.core.records import HeldReason, Run, RunState, Worker, run_id, worker_id
+from perdure.terminal.text import ago, clean, count, duration, moment
 
 CLAIM_PATIENCE_US: Final = 3_000_000
 """An idle worker that has not taken a due run after this time does not serve it: wake-ups and polls are faster."""

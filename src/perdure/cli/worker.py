@@ -56,9 +56,10 @@ def worker(
 def serve(app: Any, given: dict[str, Any]) -> None:
     """Serve, and say when it began and how it ended."""
     from perdure.client.serving import serve_until_signalled
+    from perdure.core.records import worker_id
     from perdure.runtime.settings import worker_settings
     from perdure.telemetry import subscribe
-    from perdure.terminal.text import clean, count, duration, worker_id
+    from perdure.terminal.text import clean, count, duration
 
     settings = worker_settings(**given)
     began = time.monotonic_ns()

@@ -6,9 +6,9 @@ from collections.abc import Container, Sequence
 
 from rich.text import Text
 
-from perdure.core.records import Worker, WorkerState
+from perdure.core.records import Worker, WorkerState, worker_id
 from perdure.terminal.page import Middle, Page, state, table
-from perdure.terminal.text import ago, duration, worker_id
+from perdure.terminal.text import ago, duration
 
 
 def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int], now_us: int) -> None:

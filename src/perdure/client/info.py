@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.core.failures import decode_error
-from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id
+from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id, worker_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def run_info(
     return RunInfo(
         run_id=run_id(run.id), thread_id=run.thread_id, agent=run.agent, state=run.state,
         held_reason=run.reason if run.state is RunState.HELD else None, attempt=run.attempt, recoveries=run.recoveries,
-        deployment=run.deployment, worker=None if run.worker is None else f"w{run.worker}",
+        deployment=run.deployment, worker=None if run.worker is None else worker_id(run.worker),
         waiting_for=waiting_for(run, head=head, now_us=now_us), result=result, error=error,
         created_at=moment(run.created_at), started_at=_maybe(run.started_at), ended_at=_maybe(run.ended_at),
         super_step=run.super_step, queue=run.queue, priority=run.priority, key=run.key, tenant=run.tenant,
@@ -102,7 +102,7 @@ def checkpoint_info(row: Checkpoint) -> CheckpointInfo:
     """A view of a checkpoint."""
     return CheckpointInfo(
         run_id(row.run), row.super_step, row.key, row.kind, row.attempt, row.failed,
-        len(row.payload) + len(row.state or b""), f"w{row.worker}", moment(row.started_at), moment(row.ended_at),
+        len(row.payload) + len(row.state or b""), worker_id(row.worker), moment(row.started_at), moment(row.ended_at),
         row.state is not None,
     )  # fmt: skip
 

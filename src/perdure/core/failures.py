@@ -30,7 +30,7 @@ def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureErro
         return OURS[info.type](f"step {key!r} of run {run_id(run)}: {info.message}", **ids)
     times = "once" if attempts == 1 else f"{attempts} times"
     return StepFailed(
-        f"step {key!r} of run {run_id(run)} was tried {times} and failed: {info.type}: {info.message}",
+        f"{info.type}: {info.message} (step {key!r} of run {run_id(run)}, tried {times})",
         type=info.type, message=info.message, traceback=info.traceback, **ids,
     )  # fmt: skip
 

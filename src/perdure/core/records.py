@@ -245,6 +245,11 @@ def run_id(id: int) -> str:
     return f"r{id}"
 
 
+def worker_id(id: int) -> str:
+    """The name of a worker outside: `"w"` and its number."""
+    return f"w{id}"
+
+
 def parse_run_id(text: str) -> int | None:
     """The number behind a run's name, or None where the text is no such name."""
     digits = text[1:] if text[:1] == "r" else ""

@@ -11,7 +11,6 @@ import errno
 import socket
 from collections.abc import Mapping
 from datetime import UTC, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
@@ -110,6 +109,8 @@ def _wait(value: object, now_us: int) -> float | None:
 
 def _until(date: str, now_us: int) -> float:
     """Seconds until an HTTP date, 0 if it has passed; NaN if it is none."""
+    from email.utils import parsedate_to_datetime  # late: few ever need it, and every import of perdure would pay
+
     try:
         then = parsedate_to_datetime(date)
         then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)

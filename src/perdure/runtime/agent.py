@@ -101,8 +101,9 @@ class StateType:
         try:
             return make()
         except Exception as error:  # the edge of user code: a required field, a validator
+            name = getattr(make, "__name__", make)
             raise UsageError(
-                f"a new thread's state cannot be made by calling {make!r}(): {error}; give its fields defaults, "
+                f"a new thread's state cannot be made by calling {name}(): {error}; give its fields defaults, "
                 "or give the state parameter a default"
             ) from error
 

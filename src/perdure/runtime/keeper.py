@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.core.leases import renew_every_s, trust_until
-from perdure.core.records import TakenOver
+from perdure.core.records import TakenOver, worker_id
 from perdure.errors import StoreError
 from perdure.runtime.service import insist, serve
 from perdure.runtime.settings import WorkerSettings
@@ -102,7 +102,7 @@ class Keeper:
 
 def report(taken: TakenOver) -> None:
     """Say what a take-over did."""
-    emit("worker.taken_over", worker=taken.worker, requeued=len(taken.requeued), held=len(taken.held))
+    emit("worker.taken_over", worker=worker_id(taken.worker), requeued=len(taken.requeued), held=len(taken.held))
     for run in taken.held:
         emit("run.held", run=f"r{run}", reason="poison", detail="it kept killing its workers")
 

@@ -23,7 +23,7 @@ from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, Commi
 from perdure.core.endings import Ending, HandedBack, Held, Lost
 from perdure.core.leases import trust_until
 from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, SUSPECT_STRIKES
-from perdure.core.records import Claimed, HeldReason
+from perdure.core.records import Claimed, HeldReason, worker_id
 from perdure.errors import StoreUnavailable
 from perdure.runtime.agent import Agent
 from perdure.runtime.callables import Pools
@@ -105,14 +105,14 @@ class Tenure:
             asyncio.create_task(self.committer.run(), name="perdure-committer"),
             asyncio.create_task(self.claimer.run(), name="perdure-claimer"),
         ]
-        emit("worker.started", worker=self.worker, name=self.settings.name, deployment=self.deployment)
+        emit("worker.started", worker=worker_id(self.worker), name=self.settings.name, deployment=self.deployment)
 
     async def drain(self) -> None:
         """Claim nothing new; hand back what waits, let bodies in flight finish (for `grace_s`), retire the row. The
         lease is renewed until the very end. A store that stays away cannot hold a worker for ever: after
         `HAND_BACK_S` it goes as if it had been killed, and others take its runs over."""
         self.draining = True
-        emit("worker.draining", worker=self.worker, runs=len(self.executions))
+        emit("worker.draining", worker=worker_id(self.worker), runs=len(self.executions))
         for execution in tuple(self.executions.values()):
             execution.drain()
         await self.claimer.stop()
@@ -147,7 +147,7 @@ class Tenure:
         """This identity is not alive any more: tell every execution, write nothing."""
         if self.lost.is_set():
             return
-        emit("worker.lost", worker=self.worker, why=why, runs=len(self.executions))
+        emit("worker.lost", worker=worker_id(self.worker), why=why, runs=len(self.executions))
         self.draining = True
         self.committer.fail(StoreUnavailable(f"worker {self.worker} has lost its lease: {why}"))
         for execution in tuple(self.executions.values()):
@@ -261,4 +261,4 @@ class Tenure:
         await asyncio.gather(*self._services, return_exceptions=True)
         if self._keeper is not None:
             await self._keeper.stop()
-        emit("worker.stopped", worker=self.worker)
+        emit("worker.stopped", worker=worker_id(self.worker))

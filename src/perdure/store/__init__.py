@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote
 
 from perdure.errors import UsageError
 from perdure.store.protocol import Hint, Store
@@ -63,6 +62,8 @@ def _sqlite(rest: str, url: str) -> Store:
             "four before one from the root (sqlite:////var/lib/runs.db).",
             url=url,
         )
+    from urllib.parse import parse_qsl, unquote
+
     from perdure.store.sqlite import SQLiteStore
 
     options: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
@@ -100,8 +101,8 @@ def _unknown(url: str) -> UsageError:
     guess = f" Did you mean {_ALIASES[scheme.lower()]}://?" if scheme.lower() in _ALIASES else ""
     if not guess and (near := difflib.get_close_matches(scheme.lower(), names, n=1)):
         guess = f" Did you mean {near[0]}://?"
-    forms = "".join(f"\n  {form}" for _, form in FORMS)
-    return UsageError(f"{shown!r} is no address of a store.{guess} An address is one of:{forms}", url=shown)
+    forms = "".join(f"\n  {form};" for _, form in FORMS).rstrip(";")
+    return UsageError(f"{shown!r} is no address of a store.{guess} An address is one of:{forms}.", url=shown)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

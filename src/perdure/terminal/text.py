@@ -41,11 +41,6 @@ def short_type(name: str) -> str:
     return clean(name.rpartition(".")[2])
 
 
-def worker_id(number: int) -> str:
-    """The short name of a worker: of one process, from its start to its end."""
-    return f"w{number}"
-
-
 def first_line(text: str) -> str:
     """The first line that says something, cleaned."""
     return next((clean(line.strip()) for line in text.splitlines() if line.strip()), "")
