@@ -25,6 +25,9 @@ T = TypeVar("T")
 POLL_S = 1.0
 """Fallback look for results when no hint comes."""
 
+OUTCOMES_A_READ = 1_000
+"""Results read at a time: each may have up to `INLINE_BYTES_MAX` in its row."""
+
 START_PATIENCE_S = 10.0
 """How long `start` outwaits a store that restarts before it raises `StoreUnavailable`."""
 
@@ -124,7 +127,7 @@ class Client:
 
     async def start(self, start: StartRun) -> StartOutcome:
         """Put one run on disk, in company."""
-        batch = self._starts.submit(start, len(start.payload))
+        batch = self._starts.submit(start, len(start.payload) + sum(len(blob.data) for blob in start.blobs))
         place = len(batch.items) - 1
         outcome = (await asyncio.shield(batch.done))[place]
         if isinstance(outcome, Exception):
@@ -204,9 +207,11 @@ class Client:
         found = [run for run in known if run.state in TERMINAL or run.state is RunState.HELD]
         if not found:
             return
-        outcomes = {outcome.run: outcome for outcome in await self.store.outcomes([run.id for run in found])}
-        for run in found:
-            self._answer(run.id, Settled(run, outcomes.get(run.id)))
+        for at in range(0, len(found), OUTCOMES_A_READ):
+            some = found[at : at + OUTCOMES_A_READ]
+            outcomes = {outcome.run: outcome for outcome in await self.store.outcomes([run.id for run in some])}
+            for run in some:
+                self._answer(run.id, Settled(run, outcomes.get(run.id)))
 
     def _answer(self, run: int, answer: Settled | NotFound) -> None:
         for future in self._waiters.get(run, ()):
