@@ -89,6 +89,7 @@ class RequeueRun(msgspec.Struct, frozen=True, gc=False):
     """Give the run back: `queued`, ready `delay_us` from now on the store's clock, at the same super-step. Without a
     delay it keeps its `ready_at`, and so its place in the queue.
 
+    Tries that were cut short in it are forgotten: they were ended in good order, and do not count.
     `drop_keys` names failed step records of the current super-step to delete (with their attempts), so that those
     steps run again.
     """

@@ -189,6 +189,7 @@ def _end(tables: Tables, worker: int, change: EndRun, *, now: int) -> None:
 def _requeue(tables: Tables, change: RequeueRun, *, now: int) -> None:
     run = tables.runs[change.run]
     tables.drop_failures(run, change.drop_keys)
+    tables.forget_unfinished_tries(run)
     ready_at = now + change.delay_us if change.delay_us else run.ready_at
     tables.move(run.id, state=RunState.QUEUED, worker=None, ready_at=ready_at)
 

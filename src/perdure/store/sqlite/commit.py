@@ -203,6 +203,7 @@ class Batch:
 
     def _requeue(self, tx: Transaction) -> None:
         for change in self.requeues:
+            tx.run("forget_unfinished_tries", run=change.run)
             for key in change.drop_keys:
                 tx.run("forget_attempts", run=change.run, key=key)
                 tx.run("forget_failure", run=change.run, key=key)

@@ -52,7 +52,7 @@ def _rejoin_thread(tx: Transaction, run: Run) -> bool:
 
 
 def _requeue(tx: Transaction, run: Run, *, ready: bool) -> Run | None:
-    tx.run("forget_unfinished_tries", run=run.id, super_step=run.super_step)
+    tx.run("forget_unfinished_tries", run=run.id)
     tx.run("requeue_by_hand", run=run.id, ready=ready, now=tx.now)
     if ready:
         tx.hints.add(Hint.WORK)

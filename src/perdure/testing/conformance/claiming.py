@@ -73,10 +73,10 @@ class Claiming(Harness):
             attempt(first, "f", 2, super_step=2),
             attempt(first, "f", 1, super_step=2, error=b"boom", ended_at=9),
             attempt(first, "e", 1, super_step=2),
-            requeue(first),
         )
+        await bench.die(worker)
 
-        second = await bench.claim_one(worker)
+        second = await bench.claim_one(await bench.worker())
 
         assert (second.super_step, second.arguments, second.state) == (2, b"again", b"state")
         assert [(row.key, row.payload, row.failed) for row in second.records] == [

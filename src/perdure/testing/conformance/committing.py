@@ -224,6 +224,17 @@ class Committing(Harness):
         assert before + 60_000_000 <= run.ready_at <= await bench.store.now_us() + 60_000_000
 
     @scenario
+    async def test_a_requeued_run_forgets_the_tries_that_were_cut_short(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        cut_short = attempt(claimed, "a", 2, error=None, ended_at=None)
+        await bench.commit(worker, attempt(claimed, "a", 1, error=b"known"), cut_short)
+
+        await bench.commit(worker, requeue(claimed))
+
+        second = await bench.claim_one(worker)
+        assert [(row.attempt, row.error) for row in second.attempts] == [(1, b"known")]
+
+    @scenario
     async def test_a_requeued_run_forgets_the_failed_steps_it_names(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
         await bench.commit(

@@ -189,6 +189,7 @@ begin
     from unnest(q_run, q_delay_us) as q (run, delay_us)
     where r.id = q.run;
     v_claimable := 0 >= any (q_delay_us);
+    perform perdure.forget_unfinished_tries(q_run);
   end if;
   if cardinality(d_run) > 0 then
     perform perdure.drop_steps(d_run, d_key);

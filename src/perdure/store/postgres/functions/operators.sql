@@ -23,7 +23,7 @@ begin
   update perdure.threads t set depth = t.depth + 1 where t.id = v_thread;
   delete from perdure.checkpoints c where c.run = p_run and c.key = '' and c.kind = 2;
   perform perdure.drop_steps(array_fill(p_run, array[cardinality(p_drop_keys)]), p_drop_keys);
-  perform perdure.forget_unfinished_tries(p_run);
+  perform perdure.forget_unfinished_tries(array[p_run]);
 
   -- A head that nobody has begun gives way to the older run; a claim that comes first keeps it.
   if v_head is not null then
@@ -43,13 +43,13 @@ end
 $$;
 
 -- Forget the tries of the run's super-step of which nobody knows how they ended.
-create or replace function perdure.forget_unfinished_tries(p_run bigint) returns void
+create or replace function perdure.forget_unfinished_tries(p_runs bigint[]) returns void
 language plpgsql volatile
 as $$
 begin
   delete from perdure.attempts a
   using perdure.runs r
-  where r.id = p_run
+  where r.id = any (p_runs)
     and a.run = r.id
     and a.super_step = r.super_step
     and a.error is null;
@@ -68,7 +68,7 @@ begin
     update perdure.runs r
     set state = 'queued', strikes = 0, ready_at = perdure.now_us(), reason = null, detail = null
     where r.id = p_run;
-    perform perdure.forget_unfinished_tries(p_run);
+    perform perdure.forget_unfinished_tries(array[p_run]);
     perform perdure.hint_work();
   end if;
 end

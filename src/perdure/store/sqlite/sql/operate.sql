@@ -23,7 +23,7 @@ where id = :run
 -- Forget the tries of the run's super-step of which nobody knows how they ended.
 delete from perdure.attempts
 where run = :run
-  and super_step = :super_step
+  and super_step = (select super_step from perdure.runs where id = :run)
   and error is null
 
 -- name: head_of_thread
