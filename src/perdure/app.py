@@ -23,10 +23,10 @@ from perdure.client.serving import run_until_done, serve_until_signalled, worker
 from perdure.core.changes import RunFilter
 from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
-from perdure.core.records import Outcome, Run, RunState, parse_run_id
+from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.retry import Retry
 from perdure.core.states import TERMINAL
-from perdure.errors import Conflict, NotFound, UnknownAgent, UsageError
+from perdure.errors import Conflict, UnknownAgent, UsageError
 from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.callables import name_of
 from perdure.runtime.frames import outside
@@ -182,15 +182,11 @@ class App:
 
     def handle(self, run_id: str) -> Handle[Any]:
         """The handle of a run by its id, without looking whether there is one."""
-        return Handle(self, _number(run_id), "")
+        return Handle(self, requests.run_number(run_id), "")
 
     async def run_info(self, run_id: str) -> RunInfo:
         """One run, with its result or error if it has ended."""
-        client = await self._client()
-        found = await client.store.get_runs([_number(run_id)])
-        if not found:
-            raise _no_run(run_id, client)
-        return await self._info(found[0])
+        return await self._info(await self._run(await self._client(), run_id))
 
     async def runs(
         self,
@@ -207,7 +203,7 @@ class App:
         where = RunFilter(
             state=None if state is None else requests.run_state(state), agent=agent, thread_id=thread_id, tenant=tenant,
             tags=requests.checked_tags(tags), limit=requests.page_limit(limit),
-            after=None if after is None else _number(after),
+            after=None if after is None else requests.run_number(after),
         )  # fmt: skip
         client = await self._client()
         now_us = await client.store.now_us()
@@ -220,17 +216,20 @@ class App:
     async def retry(self, run_id: str) -> RunInfo:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
         client = await self._client()
-        run = _number(run_id)
-        await self._check_thread_stands(client, run_id)
+        run = await self._run(client, run_id)
+        if run.state in TERMINAL:
+            await self._check_thread_stands(client, run)
         failed_keys = await self._failed_keys(client, run)
         return await self._sent_on(
-            client, run_id, await client.store.retry(run, failed_keys), "failed or cancelled", "retry"
+            client, run_id, await client.store.retry(run.id, failed_keys), "failed or cancelled", "retry"
         )
 
     async def release(self, run_id: str) -> RunInfo:
         """Send a held run on."""
         client = await self._client()
-        return await self._sent_on(client, run_id, await client.store.release(_number(run_id)), "held", "release")
+        return await self._sent_on(
+            client, run_id, await client.store.release(requests.run_number(run_id)), "held", "release"
+        )
 
     # -- working ---------------------------------------------------------------------------------------------
 
@@ -317,45 +316,40 @@ class App:
             head = None if thread is None else thread.head
         return run_info(run, None, decode, head=head, now_us=await client.store.now_us())
 
-    async def _check_thread_stands(self, client: Client, run_id: str) -> None:
-        """Refuse to go on from a state that later runs of the thread have built upon: their work would be lost."""
-        for run in await client.store.get_runs([_number(run_id)]):
-            thread = await client.store.get_thread(run.thread_id)
-            if run.state in TERMINAL and run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
-                raise Conflict(
-                    f"thread {run.thread_id!r} has gone on since {run_id} ended in super-step {run.super_step}; going "
-                    "on from there would undo the state of later runs. Start a new run on the thread instead",
-                    run_id=run_id,
-                    thread_id=run.thread_id,
-                )
+    async def _run(self, client: Client, run_id: str) -> Run:
+        """The run's row; `NotFound` if there is none."""
+        found = await client.store.get_runs([requests.run_number(run_id)])
+        if not found:
+            raise requests.no_run(run_id, client.store.url)
+        return found[0]
 
-    async def _failed_keys(self, client: Client, run: int) -> tuple[str, ...]:
+    async def _check_thread_stands(self, client: Client, run: Run) -> None:
+        """Refuse to go on from a state that later runs of the thread have built upon: their work would be lost."""
+        thread = await client.store.get_thread(run.thread_id)
+        if run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
+            name = run_id(run.id)
+            raise Conflict(
+                f"thread {run.thread_id!r} has gone on since {name} ended in super-step {run.super_step}; going on "
+                "from there would undo the state of later runs. Start a new run on the thread instead",
+                run_id=name,
+                thread_id=run.thread_id,
+            )
+
+    async def _failed_keys(self, client: Client, run: Run) -> tuple[str, ...]:
         """The steps whose failure ended the run."""
-        for outcome in await client.store.outcomes([run]):
+        for outcome in await client.store.outcomes([run.id]):
             if outcome.failed:
-                thread = (await client.store.get_runs([run]))[0].thread
-                return decode_error(await load_payload(client.store, thread, outcome.payload)).failed_keys
+                return decode_error(await load_payload(client.store, run.thread, outcome.payload)).failed_keys
         return ()
 
     async def _sent_on(self, client: Client, run_id: str, run: Run | None, wanted: str, verb: str) -> RunInfo:
         if run is None:
-            raise _no_run(run_id, client)
+            raise requests.no_run(run_id, client.store.url)
         if run.state is not RunState.QUEUED:
             raise Conflict(
                 f"run {run_id} is {run.state}; {verb} is for runs that are {wanted}", run_id=run_id, state=run.state
             )
         return await self._info(run)
-
-
-def _number(run_id: str) -> int:
-    number = parse_run_id(run_id) if isinstance(run_id, str) else None
-    if number is None:
-        raise UsageError(f"{run_id!r} is not a run id; they look like r42 (`perdure runs list` shows them)")
-    return number
-
-
-def _no_run(run_id: str, client: Client) -> NotFound:
-    return NotFound(f"no run {run_id} in {client.store.url}; `perdure runs list` shows those there are", run_id=run_id)
 
 
 def _plain(payload: bytes) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure import NotFound, Retry, RunFailed, UsageError
-from perdure.runtime import callables, superstep
+from perdure.runtime import callables, group, superstep
 from tests.runtime.world import fresh_app, result_of, until, working
 
 QUICK = Retry(attempts=2, delay_s=0.001, jitter=0)
@@ -268,7 +268,7 @@ def test_an_agent_that_catches_everything_and_goes_on_cannot_keep_the_loop(monke
 
 
 def test_results_that_wait_for_a_store_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superstep, "PENDING_BYTES_MAX", 100_000)
+    monkeypatch.setattr(group, "PENDING_BYTES_MAX", 100_000)
     app = fresh_app()
     bodies: list[int] = []
     gate = asyncio.Event()

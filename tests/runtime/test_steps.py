@@ -19,7 +19,7 @@ from perdure import (
     step,
 )
 from perdure.store.memory import MemoryStore
-from tests.runtime.world import fresh_app, result_of, working
+from tests.runtime.world import fresh_app, result_after_retries, result_of, working
 
 FAST = Retry(attempts=3, delay_s=0.001, jitter=0)
 
@@ -257,16 +257,7 @@ def test_retry_of_a_failed_run_keeps_what_succeeded() -> None:
         receipt = await charge()
         return receipt + await model()
 
-    async def main() -> str:
-        async with working(app):
-            handle = await app.start(agent)
-            for _ in range(2):
-                with pytest.raises(RunFailed):
-                    await handle.result(timeout=20)
-                await app.retry(handle.run_id)
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == "receiptdone"
+    assert result_after_retries(app, agent, failures=2) == "receiptdone"
     assert calls == ["charge", "model", "model", "model"]
 
 

@@ -21,7 +21,7 @@ from perdure import (
     UsageError,
     step,
 )
-from tests.runtime.world import fresh_app, result_of, working
+from tests.runtime.world import fresh_app, result_after_retries, result_of, working
 
 
 class Colour(enum.Enum):
@@ -194,15 +194,7 @@ def test_ignore_args_makes_any_arguments_the_same_call() -> None:
     async def agent() -> int:
         return await look(len(seen)) + await fail_once()
 
-    async def main() -> int:
-        async with working(app):
-            handle = await app.start(agent)
-            with pytest.raises(RunFailed):
-                await handle.result(timeout=20)
-            await app.retry(handle.run_id)
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == 0
+    assert result_after_retries(app, agent) == 0
     assert seen == [0, 0]
 
 
@@ -217,15 +209,7 @@ def test_now_random_and_uuid_are_recorded() -> None:
             raise ValueError("once")
         return seen[0] == seen[1]
 
-    async def main() -> bool:
-        async with working(app):
-            handle = await app.start(agent)
-            with pytest.raises(RunFailed):
-                await handle.result(timeout=20)
-            await app.retry(handle.run_id)
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) is True
+    assert result_after_retries(app, agent) is True
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from perdure import App
+import pytest
+
+from perdure import App, RunFailed
 
 _names = itertools.count()
 
@@ -33,6 +35,21 @@ def result_of(app: App, agent: Any, *args: Any, **options: Any) -> Any:
     async def main() -> Any:
         async with working(app):
             handle = await app.start(agent, *args, **options)
+            return await handle.result(timeout=20)
+
+    return asyncio.run(main())
+
+
+def result_after_retries(app: App, agent: Any, *, failures: int = 1) -> Any:
+    """Start one run, see it fail so often, send it on each time, return its result."""
+
+    async def main() -> Any:
+        async with working(app):
+            handle = await app.start(agent)
+            for _ in range(failures):
+                with pytest.raises(RunFailed):
+                    await handle.result(timeout=20)
+                await app.retry(handle.run_id)
             return await handle.result(timeout=20)
 
     return asyncio.run(main())

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perdure.core.changes import StartOutcome, StartRun
-from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, ID_BLOCK
+from perdure.client.requests import no_run
+from perdure.core.changes import StartOutcome, StartRun, bytes_of
+from perdure.core.limits import ID_BLOCK
 from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.states import TERMINAL
 from perdure.errors import NotFound, StoreUnavailable
@@ -87,7 +88,7 @@ class Client:
         self.store = store
         self.ids = Ids(store)
         self._starts: GroupCommit[StartRun, list[StartOutcome | Exception]] = GroupCommit(
-            self._start_batch, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
+            self._start_batch, size=bytes_of
         )
         self._waiters: dict[int, list[asyncio.Future[Settled]]] = {}
         self._look = asyncio.Event()
@@ -127,7 +128,7 @@ class Client:
 
     async def start(self, start: StartRun) -> StartOutcome:
         """Put one run on disk, in company."""
-        batch = self._starts.submit(start, len(start.payload) + sum(len(blob.data) for blob in start.blobs))
+        batch = self._starts.submit(start)
         place = len(batch.items) - 1
         outcome = (await asyncio.shield(batch.done))[place]
         if isinstance(outcome, Exception):
@@ -203,7 +204,7 @@ class Client:
             return
         known = await self.store.get_runs(runs)
         for absent in set(runs).difference(run.id for run in known):
-            self._answer(absent, NotFound(f"no run {run_id(absent)} in {self.store.url}"))
+            self._answer(absent, no_run(run_id(absent), self.store.url))
         found = [run for run in known if run.state in TERMINAL or run.state is RunState.HELD]
         if not found:
             return

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info
+from perdure.client.requests import run_number
 from perdure.core.durations import seconds
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import AgentState, Kind, RunState, run_id
@@ -136,7 +137,7 @@ class ThreadHandle:
         client = await self._app._client()
         row = await self._row()
         if at is not None:
-            run, super_step = int(at.run_id[1:]), at.super_step
+            run, super_step = run_number(at.run_id), at.super_step
         elif row.snapshot_run is None or row.snapshot_step is None:
             return None
         else:
@@ -159,7 +160,7 @@ class ThreadHandle:
         """Its boundaries and run ends over all its runs, newest first; `after` continues a listing."""
         client = await self._app._client()
         row = await self._row()
-        last = None if after is None else (int(after.run_id[1:]), after.super_step)
+        last = None if after is None else (run_number(after.run_id), after.super_step)
         rows = await client.store.thread_checkpoints(row.id, limit=limit, after=last)
         return [checkpoint_info(found) for found in rows if found.kind is not Kind.STEP]
 

@@ -10,9 +10,9 @@ from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, St
 from perdure.core.digests import canonical, digest
 from perdure.core.durations import seconds
 from perdure.core.limits import ID_CHARS_MAX, LIST_ROWS_MAX, NAME_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
-from perdure.core.records import IfBusy, RunState, run_id
+from perdure.core.records import IfBusy, RunState, parse_run_id, run_id
 from perdure.core.snapshot import spill
-from perdure.errors import StartMismatch, ThreadBusy, UsageError
+from perdure.errors import NotFound, StartMismatch, ThreadBusy, UsageError
 from perdure.runtime.settings import check_name
 
 if TYPE_CHECKING:
@@ -81,6 +81,19 @@ def started(outcome: StartOutcome, request: StartRun) -> Started:
 def checked_id(what: str, text: object) -> str:
     """A thread id or a start key."""
     return check_name(what, text, ID_CHARS_MAX)
+
+
+def run_number(name: object) -> int:
+    """The number behind a run's id."""
+    number = parse_run_id(name) if isinstance(name, str) else None
+    if number is None:
+        raise UsageError(f"{name!r} is not a run id; they look like r42 (`perdure runs list` shows them)")
+    return number
+
+
+def no_run(name: str, url: str) -> NotFound:
+    """The error for a run that is not in the store."""
+    return NotFound(f"no run {name} in {url}; `perdure runs list` shows those there are", run_id=name)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ Adding a kind: a struct here, a statement of that name in each store, a case in 
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from perdure.core.records import Blob, HeldReason, IfBusy, RunState
@@ -175,6 +177,27 @@ class OtherAgent(msgspec.Struct, frozen=True):
 
 
 StartOutcome = Started | KeyTaken | ThreadHeld | OtherAgent
+
+
+def bytes_of(item: Change | StartRun) -> int:
+    """The bytes of payload that a change or a start carries: what bounds a batch and the queue before it."""
+    match item:
+        case AppendCheckpoint():
+            return len(item.payload) + _bytes(item.blobs)
+        case BeginSuperStep() | EndRun():
+            return len(item.payload) + len(item.state or b"") + _bytes(item.blobs)
+        case StartRun():
+            return len(item.payload) + _bytes(item.blobs)
+        case RecordAttempt():
+            return len(item.error or b"")
+        case RequeueRun() | HoldRun():
+            return 0
+        case _:
+            assert_never(item)
+
+
+def _bytes(blobs: tuple[Blob, ...]) -> int:
+    return sum(len(blob.data) for blob in blobs) if blobs else 0
 
 
 class NewWorker(msgspec.Struct, frozen=True):

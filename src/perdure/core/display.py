@@ -1,4 +1,4 @@
-"""Records as JSON for people: listings, the command line, a dashboard.
+"""Records for people: as JSON for listings, the command line, a dashboard; a divergence in words.
 
 Lenient where the codec is strict: it knows no types, shows whatever is there, and never raises. The result always
 passes through `json.dumps(allow_nan=False)`.
@@ -7,6 +7,7 @@ passes through `json.dumps(allow_nan=False)`.
 from __future__ import annotations
 
 import math
+import reprlib
 from base64 import b64encode
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.errors import printable
+from perdure.core.records import Checkpoint
+from perdure.core.snapshot import spilled
 
 CHARS_SHOWN_MAX: Final = 64 * 1024
 """What one record may take on a screen, roughly; the record itself is not changed by being looked at."""
@@ -23,8 +26,8 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 def render(data: bytes, limit: int = CHARS_SHOWN_MAX) -> Any:
     """What a payload holds, as JSON. Texts, lists and dicts are cut once `limit` characters have been shown."""
-    if data[:1] == b"\xc1":
-        return {"$blob": data[1:].hex()}
+    if (blob := spilled(data)) is not None:
+        return {"$blob": blob.hex()}
     try:
         return to_jsonable(_decode(data), limit)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
@@ -94,3 +97,21 @@ class _Screen:
 
     def _other(self, value: Any) -> Any:
         return self._text(value.isoformat() if isinstance(value, datetime) else repr(value))
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 120
+
+
+def divergence(record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Both sides of a divergence, and what to do."""
+    given = ", ".join(
+        [_short.repr(value) for value in args] + [f"{name}={_short.repr(value)}" for name, value in kwargs.items()]
+    )
+    digest = f"{record.digest & (1 << 64) - 1:016x}"
+    return (
+        f"step {record.key!r} in super-step {record.super_step} was recorded (try {record.attempt}, under fence "
+        f"{record.fence}) with arguments of digest {digest}; now the code calls it with other ones: ({given}). "
+        "Either the code changed under the run, or the order of its branches is not fixed: deploy the code that "
+        "recorded it, or give the step a key of its own with .options(key=…), then release the run"
+    )

@@ -19,9 +19,7 @@ class Journal:
 
     def __init__(self, records: Iterable[Checkpoint], attempts: Iterable[Attempt]) -> None:
         self._records = {record.key: record for record in records}
-        self._tries: dict[str, Attempt] = {}
-        for attempt in sorted(attempts, key=lambda attempt: attempt.attempt):
-            self._tries[attempt.key] = attempt
+        self._tries = {attempt.key: attempt for attempt in attempts}  # they come by key and number: the last one stays
 
     def __len__(self) -> int:
         return len(self._records)

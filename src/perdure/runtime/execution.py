@@ -17,9 +17,8 @@ from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, 
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.errors import printable
 from perdure.core.failures import encode_error, run_error
-from perdure.core.limits import PENDING_BYTES_MAX, PENDING_ROWS_MAX
 from perdure.core.paths import type_name
-from perdure.core.records import Blob, Claimed, HeldReason, RunState
+from perdure.core.records import Blob, Claimed, HeldReason, RunState, run_id
 from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.snapshot import spill
 from perdure.errors import NotSerializable, StoreError, UsageError
@@ -61,12 +60,10 @@ class Execution:
             change = self._write(ending)
             if change is None:
                 return ending
-            batch = self.host.committer.submit(change, _size(change))
+            batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, ending)
-            await self.host.committer.room(
-                PENDING_ROWS_MAX, PENDING_BYTES_MAX
-            )  # an agent without steps is not held back elsewhere
+            await self.host.committer.room()  # an agent without steps is not held back elsewhere
 
     def close(self, ending: Ending) -> None:
         """End it from outside."""
@@ -146,12 +143,12 @@ class Execution:
                 return self._fail(error)
             case Held(reason, detail):
                 detail = printable(detail)
-                emit("run.held", run=f"r{run}", reason=reason, detail=detail)
+                emit("run.held", run=run_id(run), reason=reason, detail=detail)
                 return HoldRun(run, fence, thread, reason, detail)
             case HandedBack():
                 return RequeueRun(run, fence, thread, 0)
             case Lost(why):
-                emit("run.lost", run=f"r{run}", why=why)
+                emit("run.lost", run=run_id(run), why=why)
                 return None
 
     def _again(self, again: Again) -> BeginSuperStep:
@@ -168,9 +165,9 @@ class Execution:
         )  # fmt: skip
 
     def _complete(self, value: Any) -> EndRun:
-        payload, blobs = spill(self.agent.codec.encode(value))
-        _, root, state_blobs = self._freeze()
-        return self._end(RunState.COMPLETED, payload, root, blobs + state_blobs)
+        payload = self.agent.codec.encode(value)
+        _, root, blobs = self._freeze()
+        return self._end(RunState.COMPLETED, payload, root, blobs)
 
     def _fail(self, error: BaseException) -> Change:
         claimed = self.claimed
@@ -186,7 +183,7 @@ class Execution:
         info = run_error(error)
         if isinstance(decision, RetryIn):
             return self._retry(tries, encode_error(info), info.failed_keys, decision.delay_s)
-        emit("run.failed", run=f"r{claimed.run}", agent=claimed.agent, error=f"{info.type}: {info.message}")
+        emit("run.failed", run=run_id(claimed.run), agent=claimed.agent, error=f"{info.type}: {info.message}")
         return self._end(RunState.FAILED, encode_error(info), None, ())
 
     def _retry(self, tries: int, error: bytes, failed_keys: tuple[str, ...], delay_s: float) -> RequeueRun:
@@ -198,12 +195,12 @@ class Execution:
         )
         return RequeueRun(claimed.run, claimed.fence, claimed.thread, int(delay_s * 1_000_000), failed_keys)
 
-    def _end(self, outcome: RunState, payload: bytes, root: bytes | None, blobs: tuple[Blob, ...]) -> EndRun:
+    def _end(self, outcome: RunState, payload: bytes, root: bytes | None, state_blobs: tuple[Blob, ...]) -> EndRun:
         claimed = self.claimed
-        spilled, payload_blobs = spill(payload)
+        payload, blobs = spill(payload)
         return EndRun(
-            claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, spilled, root,
-            self.host.clock.wall_us(), blobs + payload_blobs,
+            claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, payload, root,
+            self.host.clock.wall_us(), blobs + state_blobs,
         )  # fmt: skip
 
     def _freeze(self) -> tuple[Any, bytes | None, tuple[Blob, ...]]:
@@ -220,7 +217,7 @@ class Execution:
         outcome = await asyncio.shield(batch.done)
         run = self.claimed.run
         if not outcome.alive or run in outcome.lost:
-            emit("run.lost", run=f"r{run}", why="its last commit came too late")
+            emit("run.lost", run=run_id(run), why="its last commit came too late")
             return Lost("its last commit came too late")
         if run in outcome.refused:
             return await self._refused(outcome.refused[run])
@@ -233,12 +230,3 @@ class Execution:
         assert change is not None
         await asyncio.shield(self.host.committer.submit(change).done)
         return ending
-
-
-def _size(change: Change) -> int:
-    """Roughly how many bytes a change carries."""
-    match change:
-        case BeginSuperStep() | EndRun():
-            return len(change.payload) + len(change.state or b"") + sum(len(blob.data) for blob in change.blobs)
-        case _:
-            return 0

@@ -98,9 +98,8 @@ class ScopedTaskFactory:
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Future[Any]:
         current = frame.get()
-        if (
-            not isinstance(current, AgentFrame) or current.coming is coro
-        ):  # in the latter case one above this has seen it
+        # A coroutine that is coming has been seen by another of these, above this one.
+        if not isinstance(current, AgentFrame) or current.coming is coro:
             return self._make(loop, coro, options)
         child = current.child(coro)
         options["context"] = _entered_copy(options.get("context"), child)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, PENDING_BYTES_MAX, PENDING_ROWS_MAX
 from perdure.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -34,10 +35,9 @@ class Batch(Generic[T, R]):
 class GroupCommit(Generic[T, R]):
     """Collects items into batches and flushes them one batch at a time, in order."""
 
-    def __init__(self, flush: Callable[[list[T]], Awaitable[R]], *, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, flush: Callable[[list[T]], Awaitable[R]], *, size: Callable[[T], int]) -> None:
         self._flush = flush
-        self._rows_max = rows_max
-        self._bytes_max = bytes_max
+        self._size = size
         self._batches: deque[Batch[T, R]] = deque()
         self._work = asyncio.Event()
         self._pending = 0
@@ -52,14 +52,16 @@ class GroupCommit(Generic[T, R]):
         """Items that are not durable yet."""
         return self._pending
 
-    def is_full(self, rows_max: int, bytes_max: int) -> bool:
+    @property
+    def is_full(self) -> bool:
         """Whether so much is pending that whoever can wait should."""
-        return self._pending >= rows_max or self._pending_bytes >= bytes_max
+        return self._pending >= PENDING_ROWS_MAX or self._pending_bytes >= PENDING_BYTES_MAX
 
-    def submit(self, item: T, size: int = 0) -> Batch[T, R]:
+    def submit(self, item: T) -> Batch[T, R]:
         """Put the item into the open batch; never waits. Its place in `Batch.items` is its place in the result."""
         if self._closed is not None:
             return self._refused(item, self._closed)
+        size = self._size(item)
         batch = self._open_batch(size)
         batch.items.append(item)
         batch.bytes += size
@@ -68,9 +70,9 @@ class GroupCommit(Generic[T, R]):
         self._work.set()
         return batch
 
-    async def room(self, rows_max: int, bytes_max: int) -> None:
-        """Wait until less than that is pending: back-pressure for whoever can wait."""
-        while self.is_full(rows_max, bytes_max):
+    async def room(self) -> None:
+        """Wait until it is not full: back-pressure for whoever can wait."""
+        while self.is_full:
             self._room.clear()
             await self._room.wait()
 
@@ -102,7 +104,7 @@ class GroupCommit(Generic[T, R]):
     def _open_batch(self, size: int) -> Batch[T, R]:
         if self._batches:
             last = self._batches[-1]
-            if len(last.items) < self._rows_max and last.bytes + size <= self._bytes_max:
+            if len(last.items) < COMMIT_ROWS_MAX and last.bytes + size <= COMMIT_BYTES_MAX:
                 return last
         batch: Batch[T, R] = Batch(asyncio.get_running_loop().create_future())
         self._batches.append(batch)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.core.leases import renew_every_s, trust_until
-from perdure.core.records import TakenOver, worker_id
+from perdure.core.records import TakenOver, run_id, worker_id
 from perdure.errors import StoreError
 from perdure.runtime.service import insist, serve
 from perdure.runtime.settings import WorkerSettings
@@ -104,7 +104,7 @@ def report(taken: TakenOver) -> None:
     """Say what a take-over did."""
     emit("worker.taken_over", worker=worker_id(taken.worker), requeued=len(taken.requeued), held=len(taken.held))
     for run in taken.held:
-        emit("run.held", run=f"r{run}", reason="poison", detail="it kept killing its workers")
+        emit("run.held", run=run_id(run), reason="poison", detail="it kept killing its workers")
 
 
 class KeeperThread:
@@ -148,7 +148,7 @@ class KeeperThread:
         except (asyncio.CancelledError, _KeeperDone):
             pass
         except Exception as error:
-            logger.error("worker %s: its lease cannot be kept", keeper.worker, exc_info=error)
+            logger.error("worker %s: its lease cannot be kept", worker_id(keeper.worker), exc_info=error)
             keeper.on_lost()
         finally:
             self._task = None  # from here on it ends by itself: letting go must not be cancelled

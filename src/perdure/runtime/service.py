@@ -68,3 +68,13 @@ async def insist(service: str, attempt: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(backoff.failed(error))
         else:
             return backoff.succeeded()
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of these events is set, or for so long."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
 from perdure.core.failures import encode_error, error_info, failure
+from perdure.core.records import run_id
 from perdure.core.retry import RetryIn, decide
 from perdure.errors import NotSerializable, PayloadTooLarge
 from perdure.runtime.callables import exited, invoke
@@ -75,7 +76,7 @@ async def _attempt(
         return (value,)
     if not isinstance(decision, RetryIn):
         return (await _give_up(at, step, key, digest, attempt, recorded, started_at),)
-    emit("step.retried", run=f"r{at.claimed.run}", key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
+    emit("step.retried", run=run_id(at.claimed.run), key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
     await _record_attempt(at, key, attempt, recorded, started_at)
     return decision
 
@@ -116,7 +117,7 @@ async def _record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | 
         claimed.run, claimed.fence, claimed.thread, at.number, key, attempt, error, started_at, ended_at
     )
     at.check()
-    await at.durable(at.host.committer.submit(change, len(error or b"")))
+    await at.durable(at.host.committer.submit(change))
 
 
 async def _give_up(
@@ -126,5 +127,5 @@ async def _give_up(
     batch = at.append(key, digest, attempt, error, failed=True, started_at=started_at)
     await _settle(at, step, batch)
     raised = failure(error, run=at.claimed.run, key=key, attempts=attempt)
-    emit("step.failed", run=f"r{at.claimed.run}", key=key, attempts=attempt, error=str(raised))
+    emit("step.failed", run=run_id(at.claimed.run), key=key, attempts=attempt, error=str(raised))
     raise raised

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from perdure.clock import Clock
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
 from perdure.core.digests import digest64
+from perdure.core.display import divergence
 from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.failures import failure
 from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, given
-from perdure.core.limits import PENDING_BYTES_MAX, PENDING_ROWS_MAX
-from perdure.core.records import Checkpoint, Claimed, HeldReason
-from perdure.core.render import divergence
+from perdure.core.records import Checkpoint, Claimed, HeldReason, run_id
 from perdure.core.snapshot import spill
 from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, Unwind, UsageError
 from perdure.runtime.callables import Pools
@@ -183,17 +182,14 @@ class SuperStep:
         worker drains."""
         host = self.host
         self.check()
-        while not host.trust.holds or self._must_wait() or host.draining:
+        while not host.trust.holds or host.committer.is_full or host.draining:
             if host.draining:
                 self._held_up = True
                 self.drain()
                 await asyncio.get_running_loop().create_future()  # until the bodies in flight are done: then cancelled
             await host.trust.regained()
-            await host.committer.room(PENDING_ROWS_MAX, PENDING_BYTES_MAX)
+            await host.committer.room()
             self.check()
-
-    def _must_wait(self) -> bool:
-        return self.host.committer.is_full(PENDING_ROWS_MAX, PENDING_BYTES_MAX)
 
     def append(
         self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
@@ -207,8 +203,7 @@ class SuperStep:
             AppendCheckpoint(
                 claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
                 payload, started_at, self.host.clock.wall_us(), blobs,
-            ),
-            len(payload) + sum(len(blob.data) for blob in blobs),
+            )
         )  # fmt: skip
 
     async def durable(self, batch: Batch[Change, CommitOutcome]) -> None:
@@ -314,7 +309,7 @@ class SuperStep:
             self._tell(left)
         _, stuck = await asyncio.wait(left, timeout=UNWIND_S)
         if stuck:
-            emit("run.stuck", run=f"r{self.claimed.run}", tasks=[str(task) for task in stuck])
+            emit("run.stuck", run=run_id(self.claimed.run), tasks=[str(task) for task in stuck])
             for task in stuck:
                 _disown(task)
 

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from perdure.clock import Clock
-from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker, bytes_of
 from perdure.core.endings import Ending, HandedBack, Held, Lost
 from perdure.core.leases import trust_until
-from perdure.core.limits import COMMIT_BYTES_MAX, COMMIT_ROWS_MAX, SUSPECT_STRIKES
+from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Claimed, HeldReason, worker_id
 from perdure.errors import StoreUnavailable
 from perdure.runtime.agent import Agent
@@ -32,7 +32,7 @@ from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.keeper import Keeper, KeeperThread
-from perdure.runtime.service import insist
+from perdure.runtime.service import first_of, insist
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
 from perdure.runtime.threads import post
@@ -65,9 +65,7 @@ class Tenure:
         self.draining = False
         self.lost = asyncio.Event()
         self.executions: dict[int, Execution] = {}
-        self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(
-            self._commit, rows_max=COMMIT_ROWS_MAX, bytes_max=COMMIT_BYTES_MAX
-        )
+        self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(self._commit, size=bytes_of)
         self._on_ended = on_ended
         self.suspects: set[int] = set()
         """Runs in hand that kept losing their workers, until they have recorded something."""
@@ -136,10 +134,7 @@ class Tenure:
 
     async def _bodies(self) -> None:
         """Give bodies in flight their grace, unless somebody asks again."""
-        waits = [asyncio.create_task(self._empty.wait()), asyncio.create_task(self._hurry.wait())]
-        await asyncio.wait(waits, timeout=self.settings.grace_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await first_of(self._empty, self._hurry, timeout_s=self.settings.grace_s)
         if not self._empty.is_set():
             self.hand_back()
 
@@ -149,7 +144,7 @@ class Tenure:
             return
         emit("worker.lost", worker=worker_id(self.worker), why=why, runs=len(self.executions))
         self.draining = True
-        self.committer.fail(StoreUnavailable(f"worker {self.worker} has lost its lease: {why}"))
+        self.committer.fail(StoreUnavailable(f"worker {worker_id(self.worker)} has lost its lease: {why}"))
         for execution in tuple(self.executions.values()):
             execution.close(Lost(why))
         self.lost.set()
@@ -215,7 +210,9 @@ class Tenure:
         try:
             await insist("committer", attempt)
         except Exception as error:
-            logger.error("worker %s: a commit failed for a reason that no repeat mends", self.worker, exc_info=error)
+            logger.error(
+                "worker %s: a commit failed for a reason that no repeat mends", worker_id(self.worker), exc_info=error
+            )
             self.lose(f"a commit failed: {error}")
             raise
         if not outcome.alive:

@@ -16,7 +16,7 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.runtime.agent import Agent
 from perdure.runtime.callables import Pools
 from perdure.runtime.frames import install_task_factory
-from perdure.runtime.service import Backoff
+from perdure.runtime.service import Backoff, first_of
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
 from perdure.runtime.tenure import Tenure
@@ -101,7 +101,7 @@ class Worker:
                 return
             self._tenure = tenure
             self._began.set()
-            await self._lost_or_stopping(tenure)
+            await first_of(tenure.lost, self._stopping)
             if tenure.lost.is_set():
                 await tenure.end_lost()
             else:
@@ -134,11 +134,3 @@ class Worker:
                 if not isinstance(error, StoreUnavailable) and not self._began.is_set():
                     raise
                 await asyncio.sleep(backoff.failed(error))
-
-    async def _lost_or_stopping(self, tenure: Tenure) -> None:
-        waits = [asyncio.create_task(tenure.lost.wait()), asyncio.create_task(self._stopping.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
