@@ -35,6 +35,7 @@ from perdure.runtime.settings import check_name, worker_settings
 from perdure.runtime.step import Durability, as_retry, check_durability, timeout_s
 from perdure.runtime.worker import Worker
 from perdure.store import open_url
+from perdure.store.protocol import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,16 +46,17 @@ STORE_DEFAULT = "sqlite:///perdure.db"
 class App:
     """A named set of agents on one store.
 
-    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests); without it,
+    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests), or a `Store`; without it,
     `$PERDURE_STORE`, else `sqlite:///perdure.db`.
     """
 
-    def __init__(self, name: str, *, store: str | None = None, durability: Durability = "async") -> None:
+    def __init__(self, name: str, *, store: str | Store | None = None, durability: Durability = "async") -> None:
         self.name = check_name("an app's name", name)
-        self.store_url = store or os.environ.get("PERDURE_STORE") or STORE_DEFAULT
+        where = store or os.environ.get("PERDURE_STORE") or STORE_DEFAULT
         self.durability = check_durability(durability)
         self.agents: dict[str, Agent[..., Any]] = {}
-        self._store = open_url(self.store_url)
+        self.store_url = where if isinstance(where, str) else where.url
+        self._store = open_url(where) if isinstance(where, str) else where
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Client]] = (
             weakref.WeakKeyDictionary()
         )

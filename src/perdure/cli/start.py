@@ -62,7 +62,7 @@ def start(
             f"--kwargs names {', '.join(taken)}, which `start` itself takes: give it as --{taken[0].replace('_', '-')}"
         )
     app = load_app(target, store=store)
-    if app.store_url.startswith("memory:"):
+    if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
     values, named = typed(app.find_agent(agent).signature, given, named)
     run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))

@@ -221,6 +221,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     limit: int
     suspects: int = 1
     """At most this many runs with `strikes >= SUSPECT_STRIKES` among them."""
+    ticket: int = 0
+    """The worker's last `give_back`, counted: a claim that was sent before it and comes after it takes nothing."""
 
 
 class RunFilter(msgspec.Struct, frozen=True):

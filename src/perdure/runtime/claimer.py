@@ -45,6 +45,7 @@ class Claimer:
         self._idle = False
         self._settling = False
         self._unsure = False
+        self._ticket = 0
         self._stopped = asyncio.Event()
         self._claiming = asyncio.Lock()
         self._deaf = tenure.store.listen(self._hear)
@@ -105,8 +106,9 @@ class Claimer:
         tenure = self._tenure
         suspects = max(0, SUSPECTS_MAX - len(tenure.suspects))
         request = ClaimRequest(
-            tenure.worker, tuple(tenure.agents), tenure.settings.queues, tenure.deployment, limit, suspects
-        )
+            tenure.worker, tuple(tenure.agents), tenure.settings.queues, tenure.deployment, limit, suspects,
+            self._ticket,
+        )  # fmt: skip
         async with self._claiming:
             if self._stopped.is_set():
                 return 0
@@ -121,10 +123,12 @@ class Claimer:
         return len(claimed)
 
     async def _be_sure(self) -> None:
-        """Give back what this worker owns without executing it."""
+        """Give back what this worker owns without executing it. The claim that made it unsure may not have come yet; by
+        its ticket it will be known as too late."""
         tenure = self._tenure
         async with self._claiming:
-            await tenure.store.give_back(tenure.worker, keep=list(tenure.executions))
+            self._ticket += 1
+            await tenure.store.give_back(tenure.worker, keep=list(tenure.executions), ticket=self._ticket)
             self._unsure = False
 
     async def _more_waits(self) -> None:

@@ -77,10 +77,9 @@ class Execution:
             self.current.drain()
 
     async def _super_step(self) -> Ending:
-        claimed = self.claimed
         if self.over is not None:
             return self.over
-        step = SuperStep(self.host, claimed, number=self.number, durability=self.agent.settings.durability)
+        step = self._new_super_step()
         if self.host.draining:
             return HandedBack()
         try:
@@ -98,6 +97,9 @@ class Execution:
             return await step.run(call)
         finally:
             self.current = None
+
+    def _new_super_step(self) -> SuperStep:
+        return SuperStep(self.host, self.claimed, number=self.number, durability=self.agent.settings.durability)
 
     def _over(self) -> Ending | None:
         return self.over

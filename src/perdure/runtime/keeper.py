@@ -15,17 +15,14 @@ writes again.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.core.leases import renew_every_s, trust_until
 from perdure.core.records import TakenOver, run_id, worker_id
 from perdure.errors import StoreError
-from perdure.runtime.service import insist, serve
+from perdure.runtime.service import insist, serve, undisturbed
 from perdure.runtime.settings import WorkerSettings
-from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog
 from perdure.store.protocol import Store
@@ -61,6 +58,20 @@ class Keeper:
         self._silent_since: dict[int, float] = {}
         self._attends = False
 
+    async def run(self) -> None:
+        """Keep the lease until cancelled, or until it is lost. Whatever else ends this loses it: a worker whose lease
+        nobody keeps must not go on."""
+        try:
+            await insist("keeper", self.open)
+            await serve("keeper", self._tick)
+        except _Lost:
+            pass
+        except Exception as error:
+            logger.error("worker %s: its lease cannot be kept", worker_id(self.worker), exc_info=error)
+            self.on_lost()
+        finally:
+            await undisturbed(self._let_go())
+
     async def open(self) -> None:
         """Connect, and make this worker's death visible where the store can."""
         await self.store.open()
@@ -73,6 +84,18 @@ class Keeper:
         if not self.lost:
             await self._take_over()
         return TICK_S
+
+    async def _tick(self) -> float:
+        pause_s = await self.tick()
+        if self.lost:
+            raise _Lost
+        return pause_s
+
+    async def _let_go(self) -> None:
+        try:
+            await self.store.close()
+        except StoreError as error:
+            emit("service.failed", service="keeper", error=str(error))
 
     async def _renew(self) -> None:
         asked_at = self.clock.monotonic()
@@ -100,69 +123,12 @@ class Keeper:
             report(taken)
 
 
+class _Lost(BaseException):
+    """The identity is lost: leave the loop."""
+
+
 def report(taken: TakenOver) -> None:
     """Say what a take-over did."""
     emit("worker.taken_over", worker=worker_id(taken.worker), requeued=len(taken.requeued), held=len(taken.held))
     for run in taken.held:
         emit("run.held", run=run_id(run), reason="poison", detail="it kept killing its workers")
-
-
-class KeeperThread:
-    """Runs a keeper on a thread with a loop of its own, until stopped."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._started = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._main, name=f"perdure-keeper-{keeper.worker}", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """End it, and wait until it has let go of its connection. Renewal goes on until this call."""
-        self._stopping = True
-        if self._loop is not None:
-            post(self._loop, self._cancel)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10.0)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _main(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        keeper = self.keeper
-        try:
-            if self._stopping:
-                return
-            await insist("keeper", keeper.open)
-            await serve("keeper", self._tick)
-        except (asyncio.CancelledError, _KeeperDone):
-            pass
-        except Exception as error:
-            logger.error("worker %s: its lease cannot be kept", worker_id(keeper.worker), exc_info=error)
-            keeper.on_lost()
-        finally:
-            self._task = None  # from here on it ends by itself: letting go must not be cancelled
-            try:
-                await keeper.store.close()
-            except StoreError as error:
-                emit("service.failed", service="keeper", error=str(error))
-
-    async def _tick(self) -> float:
-        pause_s = await self.keeper.tick()
-        if self.keeper.lost:
-            raise _KeeperDone
-        return pause_s
-
-
-class _KeeperDone(BaseException):
-    """The identity is lost: leave the loop."""

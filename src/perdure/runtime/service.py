@@ -8,8 +8,10 @@ service that dies silently is worse than one that complains.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from perdure.errors import StoreUnavailable
 from perdure.telemetry import emit, logger
@@ -78,3 +80,12 @@ async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> No
     finally:
         for wait in waits:
             wait.cancel()
+
+
+async def undisturbed(last: Coroutine[Any, Any, None]) -> None:
+    """See this through, also when cancelled meanwhile: for letting go of what would be lost otherwise."""
+    task = asyncio.ensure_future(last)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

@@ -61,6 +61,7 @@ async def _attempt(
     started_at = at.host.clock.wall_us()
     if attempt > 1 or at.recovered:
         await _record_attempt(at, key, attempt, None, started_at)
+        await at.trusted()
     try:
         payload, value = await _try_once(at, step, key, attempt, args, kwargs)
     except Exception as error:
@@ -91,9 +92,12 @@ async def _try_once(
     at: SuperStep, step: Step[..., Any], key: str, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bytes, Any]:
     """One try: the encoded result and the value it decodes to."""
-    token = frame.set(StepFrame(at, key, attempt))
+    here = StepFrame(at, key, attempt)
+    token = frame.set(here)
     try:
         with at.host.deadlines.within(step.settings.timeout_s):
+            if at.host.before_body is not None:
+                await at.host.before_body(here)
             if step.place == "loop":
                 value = await step.fn(*args, **kwargs)
             else:

@@ -35,6 +35,7 @@ from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.stepping import execute
+from perdure.runtime.surroundings import BeforeBody
 from perdure.runtime.trust import Trust
 from perdure.store.protocol import Store
 from perdure.telemetry import emit
@@ -64,6 +65,7 @@ class Host(Protocol):
     clock: Clock
     deadlines: Deadlines
     random: random.Random
+    before_body: BeforeBody | None
 
 
 class SuperStep:
@@ -88,7 +90,7 @@ class SuperStep:
         self._root: asyncio.Task[Any] | None = None
         self._over: asyncio.Future[None] | None = None
         self._told = False
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their making, not of their addresses
 
     # -- the call of the agent -------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class SuperStep:
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """Own a task that agent code started: hold it, and end it with the super-step."""
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._forget)
         if self.ending is not None:
             task.cancel()
@@ -189,6 +191,12 @@ class SuperStep:
                 await asyncio.get_running_loop().create_future()  # until the bodies in flight are done: then cancelled
             await host.trust.regained()
             await host.committer.room()
+            self.check()
+
+    async def trusted(self) -> None:
+        """Wait until the lease is believed, for a body that was admitted and had to wait since."""
+        while not self.host.trust.holds:
+            await self.host.trust.regained()
             self.check()
 
     def append(
@@ -296,7 +304,7 @@ class SuperStep:
             self._over.set_result(None)
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if self.ending is not None and not task.cancelled():
             task.exception()  # the super-step has its ending; what a branch raised after it concerns nobody
 

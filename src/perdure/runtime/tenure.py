@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import random
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from perdure.clock import Clock
 from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker, bytes_of
 from perdure.core.endings import Ending, HandedBack, Held, Lost
 from perdure.core.leases import trust_until
@@ -31,10 +29,11 @@ from perdure.runtime.claimer import Claimer
 from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
-from perdure.runtime.keeper import Keeper, KeeperThread
+from perdure.runtime.keeper import Keeper
 from perdure.runtime.service import first_of, insist
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
+from perdure.runtime.surroundings import SideLoop, Surroundings
 from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog
@@ -50,7 +49,7 @@ class Tenure:
 
     def __init__(
         self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings, durability: Durability,
-        pools: Pools, clock: Clock, on_ended: Callable[[int], None],
+        pools: Pools, surroundings: Surroundings, on_ended: Callable[[int], None],
     ) -> None:  # fmt: skip
         self.store = store
         self.agents = agents
@@ -58,9 +57,10 @@ class Tenure:
         self.deployment = settings.deployment
         self.durability = durability
         self.pools = pools
-        self.clock = clock
-        self.deadlines = Deadlines(clock)
-        self.random = random.Random()
+        self.clock = surroundings.clock
+        self.deadlines = Deadlines(self.clock)
+        self.random = surroundings.random
+        self.before_body = surroundings.before_body
         self.worker = 0
         self.draining = False
         self.lost = asyncio.Event()
@@ -74,7 +74,8 @@ class Tenure:
         """Runs of which a write was refused, and why. The agent may be ahead of its commits: nothing that it wrote
         after that one may be written, for a log has no gaps."""
         self._services: list[asyncio.Task[None]] = []
-        self._keeper: KeeperThread | None = None
+        self._beside = surroundings.beside
+        self._keeper: SideLoop | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._hurry = asyncio.Event()
@@ -96,7 +97,7 @@ class Tenure:
             self.store.clone(), self.worker, settings=self.settings, trust=self.trust, watchdog=watchdog,
             clock=self.clock, on_lost=functools.partial(self._lose_from, loop),
         )  # fmt: skip
-        self._keeper = KeeperThread(keeper)
+        self._keeper = self._beside(f"perdure-keeper-{self.worker}", keeper.run)
         self._keeper.start()
         self.claimer = Claimer(self)
         self._services = [

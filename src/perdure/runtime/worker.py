@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from perdure.clock import SYSTEM_CLOCK, Clock
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.runtime.agent import Agent
-from perdure.runtime.callables import Pools
 from perdure.runtime.frames import install_task_factory
 from perdure.runtime.service import Backoff, first_of
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Durability
+from perdure.runtime.surroundings import Surroundings
 from perdure.runtime.tenure import Tenure
 from perdure.store.protocol import Store
 
@@ -28,16 +27,16 @@ class Worker:
 
     def __init__(
         self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings,
-        durability: Durability = "async", clock: Clock = SYSTEM_CLOCK,
+        durability: Durability = "async", surroundings: Surroundings | None = None,
         on_ended: Callable[[int], None] = lambda run: None,
     ) -> None:  # fmt: skip
         self._store = store
         self._agents = agents
         self._settings = settings
         self._durability = durability
-        self._clock = clock
+        self._surroundings = surroundings or Surroundings()
         self._on_ended = on_ended
-        self._pools = Pools()
+        self._pools = self._surroundings.pools()
         self._stopping = asyncio.Event()
         self._began = asyncio.Event()
         self._tenure: Tenure | None = None
@@ -95,7 +94,7 @@ class Worker:
         while not self._stopping.is_set():
             tenure = Tenure(
                 self._store, self._agents, settings=self._settings, durability=self._durability, pools=self._pools,
-                clock=self._clock, on_ended=self._on_ended,
+                surroundings=self._surroundings, on_ended=self._on_ended,
             )  # fmt: skip
             if not await self._begun(tenure):
                 return

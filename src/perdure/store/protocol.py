@@ -117,10 +117,13 @@ class Store(Protocol):
         """End this worker's row (`stopped`) and give back what it still holds: `queued`, `fence + 1`, nothing counted.
         Returns how many runs were given back. No-op on a row that is not alive."""
 
-    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
         """Give back every run that this alive worker's row owns and that is not in `keep`: `queued`, `fence + 1`,
-        nothing counted; returns how many. A worker calls it after a claim whose answer was lost (it may own runs it
-        never heard of), with no claim in flight."""
+        nothing counted; returns how many. A worker calls it after a claim whose answer was lost: it may own runs it
+        never heard of.
+
+        The lost claim may even be still on its way. So the row remembers the highest `ticket`, and a claim with a lower
+        one takes nothing, as does a `give_back` with a lower one, which would take runs that were claimed since."""
 
     async def workers(self, *, alive: bool = True) -> list[Worker]:
         """Workers, oldest first, with the number of runs each holds; all of them with `alive=False`."""
@@ -148,7 +151,8 @@ class Store(Protocol):
 
         Each becomes `running` under this worker with `fence + 1`, `attempt + 1`, pinned to the deployment; `started_at`
         is set the first time. The log is read in a later snapshot than the claim, so that it holds all that the
-        previous owner committed. Two workers never get the same run. Empty if the worker's row is not alive.
+        previous owner committed. Two workers never get the same run. Empty if the worker's row is not alive, or if the
+        request comes too late (its ticket is below the row's, see `give_back`).
         """
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:

@@ -22,6 +22,7 @@ from perdure.core.changes import (
 )
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
 from perdure.store.memory.tables import Tables
+from perdure.store.slices import within_slices
 
 
 class _Verdict(Enum):
@@ -38,7 +39,8 @@ def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -
     """Apply a batch; the caller holds the lock."""
     if not tables.is_alive(worker):
         return CommitOutcome(alive=False)
-    verdicts = [_judge(tables, worker, change) for change in changes]
+    changes = within_slices(changes)
+    verdicts = _judge_all(tables, worker, changes)
     lost = {change.run for change, verdict in zip(changes, verdicts, strict=True) if verdict is _Verdict.LOST}
     refused = {
         change.run: _reason(tables, change)
@@ -49,6 +51,19 @@ def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -
         if verdict is _Verdict.WRITE and change.run not in lost and change.run not in refused:
             _write(tables, worker, change, now=now)
     return CommitOutcome(lost=frozenset(lost), refused=refused)
+
+
+def _judge_all(tables: Tables, worker: int, changes: Sequence[Change]) -> list[_Verdict]:
+    """Each change's verdict; a checkpoint that the batch files twice is the first one."""
+    verdicts: list[_Verdict] = []
+    filed: set[tuple[int, tuple[int, str]]] = set()
+    for change in changes:
+        verdict = _judge(tables, worker, change)
+        if verdict is _Verdict.WRITE and (at := _address(change)):
+            verdict = _Verdict.DONE if (change.run, at) in filed else verdict
+            filed.add((change.run, at))
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
@@ -112,24 +127,21 @@ def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
 
 
 def _append(tables: Tables, worker: int, change: AppendCheckpoint) -> None:
-    tables.checkpoints[change.run].setdefault(
-        (change.super_step, change.key),
-        Checkpoint(
-            run=change.run,
-            super_step=change.super_step,
-            key=change.key,
-            kind=Kind.STEP,
-            seq=change.seq,
-            fence=change.fence,
-            worker=worker,
-            attempt=change.attempt,
-            digest=change.digest,
-            failed=change.failed,
-            payload=change.payload,
-            state=None,
-            started_at=change.started_at,
-            ended_at=change.ended_at,
-        ),
+    tables.checkpoints[change.run][change.super_step, change.key] = Checkpoint(
+        run=change.run,
+        super_step=change.super_step,
+        key=change.key,
+        kind=Kind.STEP,
+        seq=change.seq,
+        fence=change.fence,
+        worker=worker,
+        attempt=change.attempt,
+        digest=change.digest,
+        failed=change.failed,
+        payload=change.payload,
+        state=None,
+        started_at=change.started_at,
+        ended_at=change.ended_at,
     )
     tables.put_blobs(change.thread, change.blobs)
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perdure.core.changes import RunFilter
-from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Attempt, Checkpoint, Claimed, Kind, Run, Thread
 from perdure.store.memory.tables import Tables
-
-
-def page_size(limit: int) -> int:
-    """What a listing returns at most when asked for `limit` rows."""
-    return max(0, min(limit, LIST_ROWS_MAX))
+from perdure.store.pages import page_size
 
 
 def runs(tables: Tables, where: RunFilter) -> list[Run]:

@@ -35,6 +35,7 @@ from perdure.core.records import (
 from perdure.errors import StoreUnavailable
 from perdure.store.memory import commits, reading, starts
 from perdure.store.memory.tables import Listener, Presence, Tables
+from perdure.store.pages import page_size
 from perdure.store.protocol import Hint
 
 SCHEMA_VERSION = 1
@@ -216,11 +217,12 @@ class MemoryStore:
             tables.end_worker(worker, WorkerState.STOPPED, now)
             return self._give_back(tables, tables.held_by[worker])
 
-    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
         tables = await self._tables()
         with tables.writing():
-            if not tables.is_alive(worker):
+            if not tables.is_alive(worker) or ticket < tables.tickets[worker]:
                 return 0
+            tables.tickets[worker] = ticket
             return self._give_back(tables, tables.held_by[worker] - set(keep))
 
     def _give_back(self, tables: Tables, runs: Iterable[int]) -> int:
@@ -250,7 +252,7 @@ class MemoryStore:
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         tables = await self._tables()
         with tables.writing() as now:
-            if not tables.is_alive(request.worker):
+            if not tables.is_alive(request.worker) or request.ticket < tables.tickets[request.worker]:
                 return []
             return [self._take(tables, run, request, now=now) for run in self._choose(tables, request, now)]
 
@@ -371,7 +373,7 @@ class MemoryStore:
                 if (super_step is None or row.super_step == super_step)
                 and (not boundaries or row.kind is not Kind.STEP)
                 and (after is None or (row.super_step, row.seq) > after)
-            ][: reading.page_size(limit)]
+            ][: page_size(limit)]
 
     async def thread_checkpoints(
         self, thread: int, *, limit: int = 100, after: tuple[int, int] | None = None
@@ -379,7 +381,7 @@ class MemoryStore:
         tables = await self._tables()
         with tables.lock:
             rows = reading.thread_checkpoints(tables, thread)
-            return reading.after(tables, rows, after)[: reading.page_size(limit)]
+            return reading.after(tables, rows, after)[: page_size(limit)]
 
     async def attempts(self, run: int) -> list[Attempt]:
         tables = await self._tables()

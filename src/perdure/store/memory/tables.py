@@ -48,6 +48,8 @@ class Tables:
         self.next_id = 1
         self.workers: dict[int, Worker] = {}
         self.presences: dict[int, Presence] = {}
+        self.tickets: dict[int, int] = defaultdict(int)
+        """A worker's last `give_back`."""
         self.threads: dict[int, Thread] = {}
         self.thread_by_name: dict[str, int] = {}
         self.runs: dict[int, Run] = {}

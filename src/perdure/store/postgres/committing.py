@@ -20,6 +20,7 @@ from perdure.errors import NotSerializable
 from perdure.store.postgres import batches, failures, rows, schema
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line, Pool
+from perdure.store.slices import within_slices
 
 REASON_CHARS_MAX: Final = 500
 """Of the database's words about a refusal."""
@@ -39,10 +40,10 @@ class Committer:
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         lost: set[int] = set()
         refused: dict[int, str] = {}
-        waiting: list[Sequence[Change]] = [changes]
+        waiting: list[Sequence[Change]] = [within_slices(changes)]
         while waiting:
             batch = waiting.pop()
-            if not batch:
+            if not batch and changes:
                 continue
             try:
                 answer = await self._write(worker, batch)

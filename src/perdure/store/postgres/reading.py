@@ -9,6 +9,7 @@ from typing import Any, Final
 from perdure.core.changes import RunFilter
 from perdure.core.records import Attempt, Checkpoint, Outcome, Run, Thread, Worker
 from perdure.errors import StoreError
+from perdure.store.pages import page_size
 from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Pool
@@ -48,7 +49,7 @@ class Reader:
             "agent": where.agent,
             "tenant": where.tenant,
             "tags": list(where.tags),
-            "limit": where.limit,
+            "limit": page_size(where.limit),
         }
         if where.thread_id is not None:
             found = await self._fetch("list_thread_runs", thread_id=where.thread_id, **values)
@@ -65,7 +66,7 @@ class Reader:
 
     async def list_threads(self, *, agent: str | None, limit: int, after: int | None) -> list[Thread]:
         before = ID_MAX if after is None else after
-        found = await self._fetch("list_threads", agent=agent, limit=limit, before=before)
+        found = await self._fetch("list_threads", agent=agent, limit=page_size(limit), before=before)
         return [rows.to_thread(row) for row in found]
 
     async def checkpoints(
@@ -80,15 +81,14 @@ class Reader:
             kind_min=1 if boundaries else 0,
             after_step=after_step,
             after_seq=after_seq,
-            limit=limit,
+            limit=page_size(limit),
         )
         return [rows.to_checkpoint(row) for row in found]
 
     async def thread_checkpoints(self, thread: int, *, limit: int, after: tuple[int, int] | None) -> list[Checkpoint]:
         before_run, before_step = after or (None, STEP_MAX)
-        found = await self._fetch(
-            "thread_checkpoints", thread=thread, before_run=before_run, before_step=before_step, limit=limit
-        )
+        values = {"thread": thread, "before_run": before_run, "before_step": before_step}
+        found = await self._fetch("thread_checkpoints", limit=page_size(limit), **values)
         return [rows.to_checkpoint(row) for row in found]
 
     async def attempts(self, run: int) -> list[Attempt]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
+from perdure.core.limits import CLAIM_ROWS_MAX
 from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
 from perdure.errors import StoreError
 from perdure.store.postgres import rows, schema
@@ -134,8 +135,8 @@ class PostgresStore:
         count: int = row[0]
         return count
 
-    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
-        (row,) = await self._claim_line("give_back", worker=worker, keep=list(keep))
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
+        (row,) = await self._claim_line("give_back", worker=worker, keep=list(keep), ticket=ticket)
         count: int = row[0]
         return count
 
@@ -151,11 +152,12 @@ class PostgresStore:
         found = await self._claim_line(
             "claim",
             worker=request.worker,
-            agents=list(request.agents),
+            agents=list(dict.fromkeys(request.agents)),
             queues=list(dict.fromkeys(request.queues)),
             deployment=request.deployment,
-            limit=request.limit,
+            limit=max(0, min(request.limit, CLAIM_ROWS_MAX)),
             suspects=request.suspects,
+            ticket=request.ticket,
         )
         # A run that was never claimed before has no steps to read.
         begun = [row for row in found if row["attempt"] > 1]

@@ -19,7 +19,10 @@ from perdure.runs r
 join perdure.checkpoints c on c.run = r.id and c.key = ''
 where r.thread = :thread
   and (r.ordinal, c.super_step) < (
-    coalesce((select b.ordinal from perdure.runs b where b.id = :before_run), 9223372036854775807),
+    coalesce(
+      (select b.ordinal from perdure.runs b where b.id = :before_run),
+      case when cast(:before_run as bigint) is null then 9223372036854775807 else 0 end
+    ),
     cast(:before_step as bigint)
   )
 order by r.ordinal desc, c.super_step desc

@@ -50,7 +50,7 @@ _candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
     """Put up to `limit` runs into the worker's hands."""
-    if not tx.value("is_alive", worker=request.worker):
+    if not tx.value("may_claim", worker=request.worker, ticket=request.ticket):
         return []
     chosen = _choose(tx, request)
     if not chosen:

@@ -22,6 +22,7 @@ from perdure.core.changes import (
 )
 from perdure.core.records import Kind, RunState
 from perdure.store.protocol import Hint
+from perdure.store.slices import within_slices
 from perdure.store.sqlite.errors import SUSPECT_ERRORS, is_refusal
 from perdure.store.sqlite.transaction import Transaction, decode, encode
 
@@ -33,6 +34,7 @@ _Address = tuple[int, int, str]
 
 def commit(tx: Transaction, worker: int, changes: Sequence[Change]) -> CommitOutcome:
     """Write what this worker may write of the batch."""
+    changes = within_slices(changes)
     alive, unheld = tx.row("guard", worker=worker, pairs=encode(list({(each.run, each.fence) for each in changes})))
     if not alive:
         return CommitOutcome(alive=False)
@@ -100,7 +102,10 @@ def _news(tx: Transaction, changes: Sequence[Change], refused: dict[int, str]) -
     for each, at in zip(changes, addresses, strict=True):
         if at is not None and fences.get(at, each.fence) != each.fence:
             _, super_step, key = at
-            reason = f"super-step {super_step} has a record of {key!r} under another fence ({fences[at]})"
+            reason = (
+                f"checkpoint {key!r} of super-step {super_step} was recorded under fence {fences[at]}; "
+                f"fence {each.fence} cannot record it again"
+            )
             refused.setdefault(each.run, reason)
     news: dict[_Address | int, Change] = {}
     for number, (each, at) in enumerate(zip(changes, addresses, strict=True)):

@@ -139,22 +139,60 @@ class Lane:
         return [answers] * len(operations) if isinstance(answers, Failed) else answers
 
     def _settle(self, jobs: list[tuple[Operation, asyncio.Future[Any]]], answers: list[Any]) -> None:
-        def settle() -> None:
-            for (_, future), answer in zip(jobs, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, Failed):
-                    future.set_exception(answer.error)
-                else:
-                    future.set_result(answer)
-
-        self._call(settle)
+        self._call(lambda: settle(jobs, answers))
 
     def _call(self, callback: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             _log.debug("the loop of a store has closed before the store")
+
+
+class InlineLane:
+    """The same without a thread, for a simulator: a round takes what was submitted in one turn of the loop."""
+
+    def __init__(self, name: str, work: Rounds, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        self._work = work
+        self._loop = loop
+        self._on_end = on_end
+        self._jobs: list[tuple[Operation, asyncio.Future[Any]]] = []
+
+    def submit(self, operation: Operation) -> asyncio.Future[Any]:
+        """Queue an operation for the next turn; the future of its result."""
+        future = self._loop.create_future()
+        if not self._jobs:
+            self._loop.call_soon(self._round)
+        self._jobs.append((operation, future))
+        return future
+
+    async def close(self) -> None:
+        """Do what is queued, then let go."""
+        self._round()
+        self._on_end()
+
+    def abandon(self) -> bool:
+        """The same without the loop."""
+        self._jobs.clear()
+        self._on_end()
+        return True
+
+    def _round(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        if not jobs:
+            return
+        answers = attempt(lambda: self._work([operation for operation, _ in jobs]))
+        settle(jobs, [answers] * len(jobs) if isinstance(answers, Failed) else answers)
+
+
+def settle(jobs: list[tuple[Operation, asyncio.Future[Any]]], answers: list[Any]) -> None:
+    """Give each answer to whoever waits for it; on the loop."""
+    for (_, future), answer in zip(jobs, answers, strict=True):
+        if future.done():
+            continue
+        if isinstance(answer, Failed):
+            future.set_exception(answer.error)
+        else:
+            future.set_result(answer)
 
 
 def attempt(act: Callable[[], T]) -> T | Failed:

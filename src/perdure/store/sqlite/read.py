@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.changes import RunFilter
-from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Attempt, Checkpoint, Kind, Outcome, Run, Thread, Worker
+from perdure.store.pages import page_size
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Reader, encode
 
@@ -27,7 +27,7 @@ def list_runs(reader: Reader, where: RunFilter) -> list[Run]:
         "agent": where.agent,
         "tenant": where.tenant,
         "tags": msgspec.json.encode(where.tags).decode(),
-        "limit": _page(where.limit),
+        "limit": page_size(where.limit),
         "before": _before(where.after),
     }
     if where.thread_id is None:
@@ -45,7 +45,7 @@ def get_thread(reader: Reader, thread_id: str) -> Thread | None:
 
 
 def list_threads(reader: Reader, *, agent: str | None, limit: int, after: int | None) -> list[Thread]:
-    return reader.records("list_threads", rows.THREAD, agent=agent, limit=_page(limit), before=_before(after))
+    return reader.records("list_threads", rows.THREAD, agent=agent, limit=page_size(limit), before=_before(after))
 
 
 def checkpoints(
@@ -65,12 +65,12 @@ def checkpoints(
         "after_step": after_step,
         "after_seq": after_seq,
     }
-    return reader.records("checkpoints", rows.CHECKPOINT, run=run, limit=_page(limit), **values)
+    return reader.records("checkpoints", rows.CHECKPOINT, run=run, limit=page_size(limit), **values)
 
 
 def thread_checkpoints(reader: Reader, thread: int, *, limit: int, after: tuple[int, int] | None) -> list[Checkpoint]:
     run, step = after or (None, ID_MAX)
-    values = {"thread": thread, "limit": _page(limit), "before_run": run, "before_step": step}
+    values = {"thread": thread, "limit": page_size(limit), "before_run": run, "before_step": step}
     return reader.records("thread_checkpoints", rows.CHECKPOINT, **values)
 
 
@@ -88,10 +88,6 @@ def blobs(reader: Reader, thread: int, digests: Sequence[bytes]) -> dict[bytes, 
 
 def workers(reader: Reader, *, alive: bool) -> list[Worker]:
     return reader.records("workers", rows.WORKER, alive=alive)
-
-
-def _page(limit: int) -> int:
-    return max(0, min(limit, LIST_ROWS_MAX))
 
 
 def _before(after: int | None) -> int:

@@ -24,7 +24,7 @@ from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.doctor import diagnose
 from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.files import Attendance, WriterLock, side_directory
-from perdure.store.sqlite.lane import Lane, ReadRounds, WriteRounds
+from perdure.store.sqlite.lane import InlineLane, Lane, ReadRounds, WriteRounds
 from perdure.store.sqlite.transaction import Reader, Transaction
 
 T = TypeVar("T")
@@ -45,14 +45,16 @@ class SQLiteStore:
     """A store in the file at `path`, and in `<path>-workers/` beside it."""
 
     def __init__(
-        self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] = system_now_us
-    ) -> None:
+        self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] = system_now_us,
+        lane: type[Lane] | type[InlineLane] = Lane,
+    ) -> None:  # fmt: skip
         if synchronous not in ("off", "normal", "full", "extra"):
             raise StoreError(f"synchronous={synchronous!r} is unknown; use full, normal, extra or off")
         if str(path) in ("", ":memory:"):
             raise StoreError("a SQLite store needs a file; for one in memory use memory://")
         self._database = Database(Path(path).resolve(), synchronous, now_us)
         self._directory = side_directory(self._database.path)
+        self._lane = lane
         self._open: _Open | None = None
 
     @property
@@ -67,7 +69,7 @@ class SQLiteStore:
         if self._open is not None:
             return
         await asyncio.to_thread(self._prepare)
-        self._open = _Open(self._database, self._directory, asyncio.get_running_loop())
+        self._open = _Open(self._database, self._directory, self._lane)
         await self._sweep()
 
     async def close(self) -> None:
@@ -85,7 +87,7 @@ class SQLiteStore:
     def clone(self) -> SQLiteStore:
         """An unopened store on the same file."""
         database = self._database
-        return SQLiteStore(database.path, synchronous=_level(database.synchronous), now_us=database.now_us)
+        return SQLiteStore(database.path, synchronous=_level(database.synchronous), now_us=database.now_us, lane=self._lane)
 
     async def migrate(self) -> tuple[int, int]:
         """Bring the file's schema up to date; the versions before and after."""
@@ -170,8 +172,8 @@ class SQLiteStore:
         self._forget(worker)
         return returned
 
-    async def give_back(self, worker: int, *, keep: Sequence[int]) -> int:
-        return await self._write(partial(workers.give_back, worker=worker, keep=keep))
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
+        return await self._write(partial(workers.give_back, worker=worker, keep=keep, ticket=ticket))
 
     def _forget(self, worker: int) -> None:
         if self._open is not None:
@@ -262,7 +264,7 @@ class SQLiteStore:
     async def _read(self, operation: Callable[[Reader], T]) -> T:
         return await self._answer(self._opened.reader, operation)
 
-    async def _answer(self, lane: Lane, operation: Callable[[Any], T]) -> T:
+    async def _answer(self, lane: Lane | InlineLane, operation: Callable[[Any], T]) -> T:
         future: asyncio.Future[T] = lane.submit(operation)
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -278,15 +280,16 @@ class SQLiteStore:
 class _Open:
     """What an open store holds: two threads, the locks, an ear."""
 
-    def __init__(self, database: Database, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, database: Database, directory: Path, lane: type[Lane] | type[InlineLane]) -> None:
+        loop = asyncio.get_running_loop()
         self.attendance = Attendance(directory)
         self.ear = wake.Ear(directory, loop)
         self._lock = WriterLock(directory)
         writing = WriteRounds(database, self._lock.held, wake.Bell(directory).ring)
         reading = ReadRounds(database)
         name = database.path.name
-        self.writer = Lane(f"perdure writer {name}", writing, loop, writing.end)
-        self.reader = Lane(f"perdure reader {name}", reading, loop, reading.end)
+        self.writer = lane(f"perdure writer {name}", writing, loop, writing.end)
+        self.reader = lane(f"perdure reader {name}", reading, loop, reading.end)
 
     async def close(self) -> None:
         self.ear.close()

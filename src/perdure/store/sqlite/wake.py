@@ -17,7 +17,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -131,10 +131,11 @@ class Ear:
         with contextlib.suppress(BlockingIOError):
             self._call({_HINTS[byte] for byte in os.read(fd, READ_BYTES) if byte in _HINTS})
 
-    def _call(self, hints: Iterable[Hint]) -> None:
-        for hint in hints:
-            for callback in list(self._callbacks.values()):
-                callback(hint)
+    def _call(self, hints: Collection[Hint]) -> None:
+        for hint in Hint:  # in one order: a set's depends on the process
+            if hint in hints:
+                for callback in list(self._callbacks.values()):
+                    callback(hint)
 
 
 class Bell:

@@ -52,10 +52,11 @@ def _take_over(tx: Transaction, worker: int, recoveries_max: int) -> TakenOver:
     if not runs:
         return TakenOver(worker, (), ())
     tx.run("recover_runs", worker=worker, now=tx.now)
-    held = tx.array("poisoned", runs=encode(runs), recoveries_max=recoveries_max)
-    detail = f"{recoveries_max} workers in a row died while they executed it, without a new checkpoint between"
-    for run in held:
+    poisoned = tx.array("poisoned", runs=encode(runs), recoveries_max=recoveries_max)
+    for run, strikes in poisoned:
+        detail = f"{strikes} workers in a row died while they executed it, without one new checkpoint."
         tx.run("hold_run", run=run, reason=HeldReason.POISON, detail=detail)
+    held = [run for run, _ in poisoned]
     if held and tx.value("anybody_watches", runs=encode(held)):
         tx.hints.add(Hint.ENDED)
     requeued = tuple(run for run in runs if run not in set(held))
@@ -71,9 +72,9 @@ def retire(tx: Transaction, worker: int) -> int:
     return _return(tx, worker, keep=())
 
 
-def give_back(tx: Transaction, worker: int, keep: Sequence[int]) -> int:
-    """Give back what a living worker holds beyond what it keeps; how many."""
-    return _return(tx, worker, keep) if tx.value("is_alive", worker=worker) else 0
+def give_back(tx: Transaction, worker: int, keep: Sequence[int], ticket: int) -> int:
+    """Give back what a living worker holds beyond what it keeps; how many. Nothing where this comes too late."""
+    return _return(tx, worker, keep) if tx.run("set_ticket", worker=worker, ticket=ticket) else 0
 
 
 def _return(tx: Transaction, worker: int, keep: Sequence[int]) -> int:

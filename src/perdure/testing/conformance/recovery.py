@@ -301,6 +301,27 @@ class Recovery(Harness):
         assert {again.run for again in await bench.claim(worker)} == {claimed.run for claimed in unheard}
 
     @scenario
+    async def test_a_claim_that_comes_after_a_give_back_it_was_sent_before_takes_nothing(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        await bench.start_many(2)
+        await bench.store.give_back(worker, keep=[], ticket=3)
+
+        assert await bench.claim(worker, ticket=2) == []
+        assert await bench.claim(await bench.worker(), ticket=0, limit=1)
+
+        (claimed,) = await bench.claim(worker, ticket=3)
+        await bench.commit(worker, end(claimed))
+
+    @scenario
+    async def test_a_give_back_that_comes_after_a_later_one_takes_nothing(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        assert await bench.store.give_back(worker, keep=[claimed.run], ticket=5) == 0
+
+        assert await bench.store.give_back(worker, keep=[], ticket=4) == 0
+
+        await bench.commit(worker, end(claimed))
+
+    @scenario
     async def test_giving_back_nothing_is_harmless(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
 

@@ -1,10 +1,11 @@
 -- Take claimable runs for a worker, highest priority first, then oldest, then by id. The worker's row is held
--- against a take-over as in a commit. Each priority in each lane (a queue's runs of an agent) is a range of the
+-- against a take-over as in a commit; a claim with a ticket below the row's comes too late. Each priority in each lane (a queue's runs of an agent) is a range of the
 -- index that ends at now, so that runs which are not due, and other lanes, cost nothing, however many there are.
 -- The log is read in a later snapshot than the one that found the runs: it holds all that their previous owners
 -- committed.
 create or replace function perdure.claim(
-  p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint
+  p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint,
+  p_ticket bigint
 ) returns table (
   run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
   recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea
@@ -20,6 +21,10 @@ declare
   v_more bigint[];
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
+  if not found then
+    return;
+  end if;
+  perform from perdure.workers w where w.id = p_worker and w.ticket <= p_ticket;
   if not found then
     return;
   end if;

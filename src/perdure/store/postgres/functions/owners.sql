@@ -69,14 +69,19 @@ begin
 end
 $$;
 
--- Give back the runs that an alive worker holds, but those it keeps; how many. Its commits wait: the fences change.
-create or replace function perdure.give_back(p_worker bigint, p_keep bigint[]) returns bigint
+-- Give back the runs that an alive worker holds, but those it keeps; how many. Its commits wait: the fences change. So
+-- do its claims: one that is under way is seen here, and one that comes later finds that its ticket is too low.
+create or replace function perdure.give_back(p_worker bigint, p_keep bigint[], p_ticket bigint) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_count bigint;
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for update;
+  if not found then
+    return 0;
+  end if;
+  update perdure.workers w set ticket = p_ticket where w.id = p_worker and w.ticket <= p_ticket;
   if not found then
     return 0;
   end if;
@@ -100,7 +105,7 @@ as $$
 declare
   v_count bigint;
 begin
-  v_count := perdure.give_back(p_worker, '{}');
+  v_count := perdure.give_back(p_worker, '{}', 9223372036854775807);
   update perdure.workers w
   set state = 'stopped', idle = false, ended_at = perdure.now_us()
   where w.id = p_worker

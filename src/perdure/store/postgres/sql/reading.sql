@@ -50,7 +50,10 @@ cross join lateral (
   where o.run = r.id
     and o.key = ''
     and (r.ordinal, o.super_step) < (
-      coalesce((select b.ordinal from perdure.runs b where b.id = :before_run), 9223372036854775807),
+      coalesce(
+        (select b.ordinal from perdure.runs b where b.id = :before_run),
+        case when cast(:before_run as bigint) is null then 9223372036854775807 else 0 end
+      ),
       cast(:before_step as bigint)
     )
   order by o.super_step desc

@@ -10,7 +10,7 @@ from perdure.start(
 -- Take runs; the columns are those of `records.Claimed` without its records and tries.
 select
   run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state
-from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects)
+from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects, :ticket)
 
 -- name: claimed_records
 -- The steps of these super-steps; the columns are those of `records.Checkpoint`.

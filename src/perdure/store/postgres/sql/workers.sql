@@ -31,4 +31,4 @@ select perdure.retire(:worker)
 
 -- name: give_back
 -- Give back the runs that a worker holds but does not keep; how many.
-select perdure.give_back(:worker, :keep)
+select perdure.give_back(:worker, :keep, :ticket)

@@ -95,6 +95,10 @@ join perdure.attempts a on a.run = r.id and a.super_step = r.super_step
 where r.id = any(:runs)
 order by a.run, a.key, a.attempt
 
+-- name: may_claim
+-- Whether this worker may take runs, and its claim does not come too late.
+select exists (select 1 from perdure.workers where id = :worker and state = 'alive' and ticket <= :ticket)
+
 -- name: is_alive
 -- Whether this worker may write.
 select exists (select 1 from perdure.workers where id = :worker and state = 'alive')

@@ -26,6 +26,12 @@ update perdure.workers
 set session = 1 -- its lock file tells
 where id = :worker and state = 'alive'
 
+-- name: set_ticket
+-- Note the number of a living worker's give-back, unless a later one has come before it.
+update perdure.workers
+set ticket = :ticket
+where id = :worker and state = 'alive' and ticket <= :ticket
+
 -- name: set_idle
 -- Note whether this worker waits for work.
 update perdure.workers
@@ -95,10 +101,10 @@ set
 where worker = :worker
 
 -- name: poisoned
--- Which of these runs have used up their strikes, as a JSON array.
-select json_group_array(id)
+-- Which of these runs have used up their strikes, and how many those are, as a JSON array.
+select json_group_array(json_array(id, strikes))
 from (
-  select id
+  select id, strikes
   from perdure.runs
   where id = any(:runs)
     and strikes >= :recoveries_max

@@ -1,0 +1,88 @@
+"""What a worker's process stands on: its clocks, its chance, its threads.
+
+Everything that a worker takes from outside of the store and the event loop comes through here, so that a simulator can
+be all of it: the same runtime then runs in virtual time, on one thread, and a seed repeats it to the letter
+(`perdure.testing.simulation`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from perdure.clock import SYSTEM_CLOCK, Clock
+from perdure.runtime.callables import Pools
+from perdure.runtime.threads import post
+
+if TYPE_CHECKING:
+    from perdure.runtime.frames import StepFrame
+
+JOIN_S: Final = 10.0
+"""How long the end of a side loop is awaited; it does nothing that takes as long."""
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+BeforeBody = Callable[["StepFrame"], Awaitable[None]]
+"""Called before each body of a step; what it raises, the body is taken to have raised."""
+
+
+class SideLoop(Protocol):
+    """A coroutine on an event loop of its own, beside the main one."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """Cancel it, and wait until it has ended. It goes on until this call."""
+
+
+class ThreadLoop:
+    """A side loop on a thread of its own: a blocked main loop does not block it."""
+
+    def __init__(self, name: str, main: Main) -> None:
+        self._main = main
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._loop is not None:
+            post(self._loop, self._cancel)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, JOIN_S)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _run(self) -> None:
+        asyncio.run(self._cancellable())
+
+    async def _cancellable(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._main())
+        if self._stopping:
+            self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The machine's, unless others are given."""
+
+    clock: Clock = SYSTEM_CLOCK
+    random: random.Random = field(default_factory=random.Random)
+    pools: Callable[[], Pools] = Pools
+    beside: Callable[[str, Main], SideLoop] = ThreadLoop
+    before_body: BeforeBody | None = None

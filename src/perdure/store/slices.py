@@ -1,0 +1,26 @@
+"""A rule of `commit` that needs no row: a run's slice ends once.
+
+What a batch says of a run after it has ended, requeued or held it would find the slice over, as it would in a batch of
+its own: a no-op. Every store leaves it out before it looks at anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perdure.core.changes import Change, EndRun, HoldRun, RequeueRun
+
+ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun})
+
+
+def within_slices(changes: Sequence[Change]) -> Sequence[Change]:
+    """The changes without those that come after the end of their run's slice."""
+    over: set[tuple[int, int]] = set()
+    late: set[int] = set()
+    for number, change in enumerate(changes):
+        if over and (change.run, change.fence) in over:
+            late.add(number)
+        elif type(change) in ENDINGS:
+            over.add((change.run, change.fence))
+    return [each for number, each in enumerate(changes) if number not in late] if late else changes

@@ -1,0 +1,205 @@
+"""An event loop in virtual time: it runs what is ready when it is told to, and never waits.
+
+A loop belongs to a `Timeline`, which has the time and decides which loop runs next. Several loops on one timeline are
+several threads, or processes, of one simulated world: each runs for a turn, and the order of turns is the timeline's.
+Nothing here looks at a socket or a thread; `run_in_executor` calls the function at once.
+
+The idea of a loop whose clock jumps to the next timer is an old one in asyncio's test kits (asynctest, looptime); that
+of a world of loops under one seed is FoundationDB's and TigerBeetle's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
+from typing import Any, Final, Protocol
+
+
+CANCELLED_MAX: Final = 100
+TURNS_A_CANCELLATION: Final = 50
+"""Code may clean up, and even refuse a cancellation; but not for ever."""
+
+
+class Timeline(Protocol):
+    """What has the time."""
+
+    @property
+    def now(self) -> float:
+        """Seconds of virtual time."""
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """The part of an event loop that needs no operating system. `owner` is whatever this loop is a part of."""
+
+    def __init__(self, timeline: Timeline, name: str, owner: object = None) -> None:
+        self.name = name
+        self.owner = owner
+        self.tasks: dict[asyncio.Future[Any], None] = {}
+        self.halted = False
+        """Set when whatever it belongs to is gone: it runs nothing more, not even the rest of this turn."""
+        self.failures: list[dict[str, Any]] = []
+        """What nobody caught: contexts as an exception handler gets them."""
+        self._timeline = timeline
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_made = 0
+        self._factory: Any = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<virtual loop {self.name}>"
+
+    # -- being run -------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float | None:
+        """When it has something to do next; None for never."""
+        if self._ready:
+            return self._timeline.now
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        return max(timers[0][0], self._timeline.now) if timers else None
+
+    def turn(self) -> None:
+        """Run what is ready now, once; what that makes ready waits for the next turn."""
+        now = self._timeline.now
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][0] <= now:
+            ready.append(heapq.heappop(timers)[2])
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                if self.halted:
+                    return
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.call_soon(self.create_task, generator.aclose())
+
+    # -- what asyncio asks of a loop --------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._timeline.now
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._timeline.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when they come to the top."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        made: Any
+        if self._factory is not None:
+            made = self._factory(self, coro, **{each: value for each, value in options.items() if value is not None})
+        else:
+            made = asyncio.Task(coro, loop=self, **options)
+        self.tasks[made] = None
+        made.add_done_callback(self._forget)
+        task: asyncio.Task[Any] = made
+        return task
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self.tasks.pop(task, None)
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._factory = factory
+
+    def get_task_factory(self) -> Any:
+        return self._factory
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # the caller's own code: its error is the future's
+            future.set_exception(error)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.failures.append(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._closed
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def unwind(self) -> bool:
+        """Cancel every task, again and again, and run until all have ended, without time passing; whether they have."""
+        self.halted = False
+        for _ in range(CANCELLED_MAX):
+            for task in list(self.tasks):
+                task.cancel()
+            for _ in range(TURNS_A_CANCELLATION):
+                if not self.tasks:
+                    return True
+                if not self._ready and not self._skip_to_next_timer():
+                    break
+                self.turn()
+        for task in self.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is dropped on purpose
+        return False
+
+    def _skip_to_next_timer(self) -> bool:
+        """Make the next timer ready; False if there is none."""
+        if self.due is None:
+            return False
+        self._ready.append(heapq.heappop(self._timers)[2])
+        return True
+
+
+def virtual_loop(timeline: Timeline, name: str, owner: object = None) -> VirtualLoop:
+    """A new loop on the timeline. (What an event loop of the operating system has besides is left out on purpose.)"""
+    return VirtualLoop(timeline, name, owner)  # type: ignore[abstract]
+
+
+Main = Callable[[], Coroutine[Any, Any, Any]]
