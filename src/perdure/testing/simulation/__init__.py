@@ -1,0 +1,24 @@
+"""Simulation: whole lives of a system, in virtual time, on a seed.
+
+A world has several workers, clients and an operator, which run the real runtime and the real app, over a store in
+memory or a real SQLite file. Between each process and the database is a wire on which everything goes wrong that can:
+messages are slow, late or lost, processes die around a write, stop and wake as zombies, clocks jump, the store goes
+away. After every write a witness compares the rows with those before and says what may not have happened. When the
+storm is over, everything must come to its end, with results that the log explains.
+
+    python -m perdure.testing.simulation --seeds 500
+    python -m perdure.testing.simulation --seed 4711 --store sqlite --story
+
+`loop.py` has the virtual event loop, `world.py` processes and time, `wire.py` messages and their fates, `weather.py`
+how often which fault comes, `nature.py` what happens to processes, `playbook.py` the agents, `orders.py` what is
+started, `invariants.py` and `witness.py` what must hold; `simulation.py` puts them together. After FoundationDB's
+simulator and TigerBeetle's VOPR.
+"""
+
+from __future__ import annotations
+
+from perdure.testing.simulation.report import Report, StoreKind
+from perdure.testing.simulation.simulation import simulate
+from perdure.testing.simulation.weather import CALM, STORM, Weather
+
+__all__ = ["CALM", "STORM", "Report", "StoreKind", "Weather", "simulate"]

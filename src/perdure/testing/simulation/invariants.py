@@ -99,7 +99,7 @@ def of_logs(verb: str, before: Log, now: Log, run: Run, dropped: set[str]) -> It
     name = f"run r{run.id}"
     for at, row in before.items():
         if at not in now:
-            gone = row.failed and row.key in dropped or (row.kind is Kind.ENDED and verb == "retry")
+            gone = (row.failed and row.key in dropped) or (row.kind is Kind.ENDED and verb == "retry")
             if not gone:
                 yield f"{name}: record {at} has vanished by {verb}"
         elif now[at] != row:
@@ -148,8 +148,11 @@ def of_threads(now: Look) -> Iterator[str]:
                 yield f"{name}: run r{run.id} runs out of its turn"
 
 
-def of_commit(worker: int, changes: Sequence[Change], outcome: CommitOutcome, before: Look, now: Look) -> Iterator[str]:
-    """A commit wrote for the rightful owner only, and what it says it wrote is there."""
+def of_commit(
+    worker: int, changes: Sequence[Change], outcome: CommitOutcome, before: Look, now: Look, written: set[Change]
+) -> Iterator[str]:
+    """A commit wrote for the rightful owner only, and what it says it wrote is there, or was when it came before.
+    `written` is what earlier commits wrote; this one adds to it."""
     mine = {change.run: change.fence for change in changes}
     for id, log in now.logs.items():
         for at in log.keys() - before.logs.get(id, {}).keys():
@@ -163,25 +166,27 @@ def of_commit(worker: int, changes: Sequence[Change], outcome: CommitOutcome, be
     for change in changes:
         if change.run in outcome.lost or change.run in outcome.refused:
             continue
-        if not _is_there(change, now):
+        was = before.runs[change.run]
+        if (was.worker, was.fence) == (worker, change.fence):
+            written.add(change)
+        if change not in written or not (was.worker != worker or _is_there(change, now)):
             yield f"w{worker} was told that {type(change).__name__} of run r{change.run} is on disk; it is not"
 
 
 def _is_there(change: Change, now: Look) -> bool:
     run = now.runs[change.run]
     log = now.logs.get(change.run, {})
-    moved_on = run.fence != change.fence  # a repeat, of what was done before somebody else took over
     match change:
         case AppendCheckpoint():
             row = log.get((change.super_step, change.key))
-            return (row is not None and row.fence == change.fence) or (change.failed and moved_on)
+            return row is not None and row.fence == change.fence and row.payload == change.payload
         case BeginSuperStep():
             row = log.get((change.super_step, ""))
             return row is not None and row.fence == change.fence
         case EndRun():
-            return moved_on or run.state is change.outcome
+            return run.state is change.outcome
         case RequeueRun() | HoldRun():
-            return moved_on or run.state is not RunState.RUNNING
+            return run.state is not RunState.RUNNING
         case RecordAttempt():
             return True
 

@@ -14,9 +14,12 @@ import asyncio
 import heapq
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 CANCELLED_MAX: Final = 100
@@ -65,8 +68,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             heapq.heappop(timers)
         return max(timers[0][0], self._timeline.now) if timers else None
 
-    def turn(self) -> None:
-        """Run what is ready now, once; what that makes ready waits for the next turn."""
+    def turn(self, rounds: int = 1) -> None:
+        """Run what is ready now, and what that makes ready, for so many rounds."""
         now = self._timeline.now
         timers, ready = self._timers, self._ready
         while timers and timers[0][0] <= now:
@@ -75,12 +78,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         asyncio._set_running_loop(self)
         try:
-            for _ in range(len(ready)):
-                if self.halted:
-                    return
-                handle = ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            while ready and rounds:
+                rounds -= 1
+                for _ in range(len(ready)):
+                    if self.halted:
+                        return
+                    handle = ready.popleft()
+                    if not handle.cancelled():
+                        handle._run()
         finally:
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
@@ -94,26 +99,26 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._timeline.now
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._timeline.now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
@@ -146,7 +151,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def get_task_factory(self) -> Any:
         return self._factory
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -200,6 +205,3 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 def virtual_loop(timeline: Timeline, name: str, owner: object = None) -> VirtualLoop:
     """A new loop on the timeline. (What an event loop of the operating system has besides is left out on purpose.)"""
     return VirtualLoop(timeline, name, owner)  # type: ignore[abstract]
-
-
-Main = Callable[[], Coroutine[Any, Any, Any]]

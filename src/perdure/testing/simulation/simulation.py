@@ -11,12 +11,11 @@ import asyncio
 import random
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -31,12 +30,13 @@ from perdure.store.protocol import Store
 from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.lane import InlineLane
 from perdure.testing.simulation import playbook
-from perdure.testing.simulation.weather import CALM, Weather, draw
+from perdure.testing.simulation.nature import Nature
+from perdure.testing.simulation.orders import Order, draw_orders
+from perdure.testing.simulation.report import Report, StoreKind
+from perdure.testing.simulation.weather import Weather, draw
 from perdure.testing.simulation.wire import Database
 from perdure.testing.simulation.witness import Witness
 from perdure.testing.simulation.world import Process, World
-
-StoreKind = Literal["memory", "sqlite"]
 
 LEASE_S: Final = 3.0
 STORM_S: Final = (4.0, 14.0)
@@ -47,60 +47,6 @@ DEPLOYMENTS: Final = ("v1", "v2")
 SPAWN_S: Final = (0.05, 3.0)
 """After how long somebody starts a new process for one that has ended."""
 BODY_S: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A run that a client is to start."""
-
-    number: int
-    agent: str
-    args: tuple[Any, ...]
-    key: str
-    thread_id: str | None
-    if_busy: str
-    delay: float
-    priority: int
-    at_s: float
-    waits: bool
-    """Whether the client waits for its result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What came of a seed."""
-
-    seed: int
-    store: StoreKind
-    weather: Weather
-    violations: tuple[str, ...]
-    faults: Counter[str]
-    runs: int
-    bodies: int
-    repeated: int
-    """Bodies that began again."""
-    requests: int
-    turns: int
-    seconds: float
-    """Of virtual time."""
-    story: tuple[str, ...]
-    digest: int
-    """Of the story: the same seed gives the same."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def __str__(self) -> str:
-        if self.ok:
-            return f"seed {self.seed} on {self.store}: well"
-        first = "\n  ".join(self.violations)
-        return f"seed {self.seed} on {self.store}:\n  {first}\n{self.command}"
-
-    @property
-    def command(self) -> str:
-        """The line that repeats it."""
-        return f"python -m perdure.testing.simulation --seed {self.seed} --store {self.store} --story"
 
 
 class PlayedWorld(World):
@@ -159,6 +105,7 @@ class Simulation:
     store: StoreKind
     make_root: Callable[[Callable[[], int]], Store]
     weather: Weather
+    lease_s: float = LEASE_S
     orders: list[Order] = field(default_factory=list)
     workers: list[Process] = field(default_factory=list)
     spawned: int = 0
@@ -171,10 +118,10 @@ class Simulation:
         database.weather = self.weather
         steps = {step.settings.name: step.settings.retry.attempts for step in playbook.STEPS}
         self.witness = world.witness = database.witness = Witness(
-            world, database.root, LEASE_S, database.now_us, steps
+            world, database.root, self.lease_s, database.now_us, steps
         )
         self._in_database(database.root.open())
-        self.orders = _orders(chance)
+        self.orders = draw_orders(chance)
         self._people()
         nature = Nature(self)
         storm_s = chance.uniform(*STORM_S)
@@ -234,20 +181,16 @@ class Simulation:
 
     def spawn_later(self, settings: dict[str, Any]) -> None:
         """Start a worker in place of one that has ended, in a while."""
-        delay_s = self.world.random.uniform(*SPAWN_S)
-        self.database.loop.call_later(delay_s, self._spawn, settings)
+        self._spawn_later(self.spawn_worker, settings)
 
-    def _spawn(self, settings: dict[str, Any]) -> None:
-        self.spawn_worker(settings)
+    def _spawn_later(self, spawn: Callable[..., object], *args: Any) -> None:
+        self.database.loop.call_later(self.world.random.uniform(*SPAWN_S), spawn, *args)
 
     def spawn_client(self, number: int, orders: list[Order]) -> None:
         """Start a client process; one that is killed is started again, with the same orders."""
         process = self.world.process(f"client {number}", before_body=None)
         process.client = True
-        process.at_end.append(
-            lambda: process.served
-            or self.database.loop.call_later(self.world.random.uniform(*SPAWN_S), self.spawn_client, number, orders)
-        )
+        process.at_end.append(lambda: process.served or self._spawn_later(self.spawn_client, number, orders))
         process.start(self._order(process, orders))
 
     # -- what they do ----------------------------------------------------------------------------------------
@@ -256,13 +199,11 @@ class Simulation:
         store = self.database.connect(process)
         await _insist(store.open)
         worker_settings = WorkerSettings(
-            name=process.name, deployment=settings["deployment"], concurrency=settings["concurrency"], lease_s=LEASE_S,
+            name=process.name, deployment=settings["deployment"], concurrency=settings["concurrency"], lease_s=self.lease_s,
             poll_s=1.0, grace_s=1.0,
         )  # fmt: skip
         agents = {name: role.agent for name, role in playbook.ROLES.items()}
-        worker = process.worker = Worker(
-            store, agents, settings=worker_settings, surroundings=process.surroundings()
-        )
+        worker = process.worker = Worker(store, agents, settings=worker_settings, surroundings=process.surroundings())
         async with worker:
             await worker.stopped()
         await store.close()
@@ -315,7 +256,8 @@ class Simulation:
             except StoreError:
                 await asyncio.sleep(0.5)
             else:
-                return self.witness.ended(int(handle.run_id[1:]), value, failed=False)
+                self.witness.ended(int(handle.run_id[1:]), value, failed=False)
+                break
 
     async def _operate(self, process: Process) -> None:
         """Look after what needs a person."""
@@ -340,18 +282,18 @@ class Simulation:
     # -- the account -----------------------------------------------------------------------------------------
 
     def _all_is_done(self) -> bool:
+        if len(self.witness.told) < len({order.key for order in self.orders}):
+            return False
         runs = self.witness.look.runs.values()
-        return (
-            all(process.served or not process.alive for process in self.world.processes if process.client)
-            and len(self.witness.told) == len({order.key for order in self.orders})
-            and all(run.state is RunState.COMPLETED for run in runs)
+        return all(process.served or not process.alive for process in self.world.processes if process.client) and all(
+            run.state is RunState.COMPLETED for run in runs
         )
 
     def _blame_unfinished(self) -> None:
         for run in self.witness.look.runs.values():
             if run.state is not RunState.COMPLETED:
                 self.witness.blame(
-                    f"run {run_id(run.id)} of {run.agent} is {run.state} {CALM_S:g} s after faults have stopped: worker "
+                    f"run {run_id(run.id)} of {run.agent} is {run.state} {CALM_S:g} s after the storm: worker "
                     f"{run.worker}, ready {run.ready}, fence {run.fence}, pinned to {run.deployment}, {run.reason}"
                 )
         for order in self.orders:
@@ -406,137 +348,3 @@ async def _insist(act: Callable[[], Any]) -> Any:
             return await act()
         except StoreUnavailable:
             await asyncio.sleep(0.2)
-
-
-def _orders(chance: random.Random) -> list[Order]:
-    """What clients start in this world."""
-    orders: list[Order] = []
-    roles = list(playbook.ROLES.values())
-    threads = [f"thread {n}" for n in range(chance.choice((1, 2, 5)))]
-    for number in range(chance.choice((1, 3, 6, 10, 16))):
-        role = chance.choice(roles)
-        shared = chance.random() < 0.5
-        orders.append(
-            Order(
-                number=number,
-                agent=role.agent.name,
-                args=role.arguments(number),
-                key=f"key {number}",
-                thread_id=f"{role.agent.name} on {chance.choice(threads)}" if shared else None,
-                if_busy="enqueue",
-                delay=chance.choice((0.0, 0.0, 0.0, 1.5)),
-                priority=chance.choice((0, 0, 5)),
-                at_s=chance.uniform(0.0, 5.0),
-                waits=chance.random() < 0.7,
-            )
-        )
-    # Two clients may start the same thing at once: one run.
-    return orders + [chance.choice(orders) for _ in range(chance.choice((0, 0, 2)))]
-
-
-class Nature:
-    """What happens to processes, clocks and the store, at random times, until it calms down."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.world = simulation.world
-        self.database = simulation.database
-        self.events = {
-            "kills": self._kill,
-            "pauses": self._pause,
-            "blocks": self._block,
-            "drains": self._drain,
-            "outages": self._outage,
-            "wall_jumps": self._wall_jump,
-            "store_jumps": self._store_jump,
-            "client_kills": self._client_kill,
-        }
-        self._calm = False
-        for name in self.events:
-            self._schedule(name)
-
-    def calm_down(self) -> None:
-        """No faults from here on; what is stopped goes on."""
-        self._calm = True
-        self.database.weather = CALM
-        self.database.down = False
-        for process in self.world.processes:
-            process.hidden = False
-            process.resume()
-
-    def _schedule(self, name: str) -> None:
-        a_minute = getattr(self.database.weather, name)
-        if a_minute and not self._calm:
-            self.database.loop.call_later(self.world.random.expovariate(a_minute / 60), self._happen, name)
-
-    def _happen(self, name: str) -> None:
-        if not self._calm:
-            self.events[name]()
-            self._schedule(name)
-
-    def _note(self, fault: str, what: object = "") -> None:
-        self.database.faults[fault] += 1
-        self.simulation.witness.note(f"-- {fault} {what}")
-
-    def _worker(self) -> Process | None:
-        running = [process for process in self.simulation.workers if process.alive and not process.paused]
-        return self.world.random.choice(running) if running else None
-
-    def _kill(self) -> None:
-        if (process := self._worker()) is not None:
-            self._note("worker killed", process.name)
-            process.kill()
-
-    def _client_kill(self) -> None:
-        running = [each for each in self.world.processes if each.client and each.alive and not each.served]
-        if running:
-            process = self.world.random.choice(running)
-            self._note("client killed", process.name)
-            process.kill()
-
-    def _pause(self) -> None:
-        if (process := self._worker()) is not None:
-            self._note("worker stopped", process.name)
-            process.pause()
-            self._resume_later(process)
-
-    def _block(self) -> None:
-        if (process := self._worker()) is not None:
-            self._note("event loop blocked", process.name)
-            process.block()
-            self._resume_later(process)
-
-    def _resume_later(self, process: Process) -> None:
-        for_s = self.world.random.choice((0.2, 1.0, LEASE_S, 2 * LEASE_S, 3 * LEASE_S))
-        self.database.loop.call_later(for_s, process.resume)
-
-    def _drain(self) -> None:
-        process = self._worker()
-        if process is not None and process.worker is not None:
-            self._note("worker drained", process.name)
-            self._signal(process)
-            if self.world.random.random() < 0.3:
-                self.database.loop.call_later(self.world.random.uniform(0.0, 1.0), self._signal, process)
-
-    def _signal(self, process: Process) -> None:
-        if process.alive and process.worker is not None:
-            process.loops[0].call_soon_threadsafe(process.worker.stop)
-
-    def _outage(self) -> None:
-        self._note("store outage")
-        self.database.down = True
-        self.database.loop.call_later(self.world.random.choice((0.3, 2.0, 2 * LEASE_S)), self._back)
-
-    def _back(self) -> None:
-        self.database.down = False
-
-    def _wall_jump(self) -> None:
-        process = self._worker()
-        if process is not None:
-            self._note("wall clock jumped", process.name)
-            process.skew_s += self.world.random.choice((-3600.0, -5.0, 5.0, 3600.0))
-
-    def _store_jump(self) -> None:
-        self._note("store clock jumped")
-        self.database.ahead_us += int(self.world.random.choice((0.5, 5.0, 60.0)) * 1e6)
-

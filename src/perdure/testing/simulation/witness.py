@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.core.changes import RequeueRun, RunFilter
+from perdure.core.changes import Change, RequeueRun, RunFilter
 from perdure.core.codec import codec_for
 from perdure.core.leases import trust_until
 from perdure.core.limits import LIST_ROWS_MAX
@@ -20,7 +20,7 @@ from perdure.core.records import Run, RunState, TakenOver, run_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.frames import StepFrame
 from perdure.store.protocol import Store
-from perdure.testing.simulation.invariants import Log, Look, of_claim, of_commit, of_logs, of_rows, of_threads
+from perdure.testing.simulation.invariants import Look, of_claim, of_commit, of_logs, of_rows, of_threads
 from perdure.testing.simulation.wire import WRITES, Request
 from perdure.testing.simulation.world import Process, World
 
@@ -53,6 +53,8 @@ class Witness:
     begun: set[tuple[int, int, int, str, int]] = field(default_factory=set)
     asked_at: dict[int, float] = field(default_factory=dict)
     """When each worker asked for the renewal that was granted last."""
+    written: set[Change] = field(default_factory=set)
+    """What commits have written, each as it was given."""
     told: dict[str, int] = field(default_factory=dict)
     """Start keys to the runs that clients were told of."""
 
@@ -103,9 +105,10 @@ class Witness:
         if isinstance(answer, Exception):
             return
         if verb == "commit":
-            yield from of_commit(*request.args, answer, before, now)
+            worker, changes = request.args
+            yield from of_commit(worker, changes, answer, before, now, self.written)
         if verb == "claim":
-            yield from of_claim(*request.args, answer, before, now, self.ahead_us())
+            yield from of_claim(request.args[0], answer, before, now, self.ahead_us())
 
     def _remember(self, request: Request, answer: Any) -> None:
         if isinstance(answer, Exception):
@@ -127,7 +130,7 @@ class Witness:
             case "register" | "renew":
                 if answer is not False:
                     worker = request.args[0] if request.verb == "renew" else request.args[0].id
-                    self.asked_at[worker] = request.sent_at
+                    self.asked_at[worker] = max(request.sent_at, self.asked_at.get(worker, 0.0))
 
     def _forget_tries(self, run: int) -> None:
         for key in [key for key in self.bodies if key[0] == run]:

@@ -35,6 +35,11 @@ TURNS_AT_ONCE_MAX: Final = 200_000
 """Turns without time passing, after which the world is taken to run in a circle."""
 
 
+ROUNDS_MAX: Final = 6
+"""A loop that is not alone gets fewer rounds than this in its turn, as it happens."""
+ROUNDS_ALONE: Final = 50
+
+
 class World:
     """The timeline, and who lives on it."""
 
@@ -91,7 +96,7 @@ class World:
         self.now = soonest
         loop = ready[0] if len(ready) == 1 else ready[self.random.randrange(len(ready))]
         self.turns += 1
-        loop.turn()
+        loop.turn(ROUNDS_ALONE if len(ready) == 1 else self.random.randrange(1, ROUNDS_MAX))
         return True
 
     def close(self) -> list[str]:
@@ -130,7 +135,7 @@ class Process:
         self.worker: Worker | None = None
         self.alive = True
         self.paused = False
-        self.at_end: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], object]] = []
         """Called when it is killed or has ended."""
         self._started_at = world.now
         self.loops: list[VirtualLoop] = [world.loop(name, self)]

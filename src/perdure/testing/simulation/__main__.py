@@ -1,0 +1,95 @@
+"""`python -m perdure.testing.simulation`: live through seeds, and say what was wrong with those that were.
+
+Exit code 1 if a seed showed a violation; each prints the line that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from perdure.testing.simulation.report import Report
+from perdure.testing.simulation.simulation import simulate
+
+FAILURES_MAX = 10
+PROGRESS_S = 2.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    options = _parser().parse_args(argv)
+    if not options.log:
+        logging.disable(logging.CRITICAL)
+    if options.seed is not None:
+        return _one(options.seed, options.store, story=options.story)
+    return _many(range(options.first, options.first + options.seeds), options.store)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m perdure.testing.simulation",
+        description="Live through simulated worlds: real workers, clients and an operator, bad weather, virtual time.",
+    )
+    parser.add_argument("--seeds", type=int, default=500, help="how many (default 500)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--store", choices=("memory", "sqlite"), default="memory", help="the store underneath")
+    parser.add_argument("--story", action="store_true", help="with --seed: tell all that happened, in order")
+    parser.add_argument("--log", action="store_true", help="show the runtime's own log")
+    return parser
+
+
+def _one(seed: int, store: str, *, story: bool) -> int:
+    report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
+    if story:
+        print("\n".join(report.story))
+    print(report)
+    _summary([report.faults], runs=report.runs, bodies=report.bodies, repeated=report.repeated)
+    return 0 if report.ok else 1
+
+
+def _many(seeds: range, store: str) -> int:
+    began = told = time.monotonic()
+    bad: list[Report] = []
+    faults: list[Counter[str]] = []
+    runs = bodies = repeated = done = 0
+    gc.disable()
+    for seed in seeds:
+        report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
+        done += 1
+        faults.append(report.faults)
+        runs, bodies, repeated = runs + report.runs, bodies + report.bodies, repeated + report.repeated
+        if not report.ok:
+            bad.append(report)
+            print(report)
+        if len(bad) >= FAILURES_MAX:
+            break
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            gc.collect()
+            _progress(done, len(seeds), told - began)
+    seconds = time.monotonic() - began
+    print(f"{done} seeds on {store} in {seconds:.1f} s ({done / seconds:.0f} seeds/s): {len(bad) or 'none'} went wrong")
+    _summary(faults, runs=runs, bodies=bodies, repeated=repeated)
+    return 1 if bad else 0
+
+
+def _progress(done: int, of: int, seconds: float) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {of} seeds, {done / seconds:.0f} seeds/s ", end="", file=sys.stderr, flush=True)
+
+
+def _summary(faults: list[Counter[str]], *, runs: int, bodies: int, repeated: int) -> None:
+    total = sum(faults, Counter[str]())
+    print(f"  {runs:,} runs, {bodies:,} bodies of steps, {repeated:,} of them again; {total.total():,} faults:")
+    for fault, count in sorted(total.items(), key=lambda pair: -pair[1]):
+        print(f"  {count:>9,}  {fault}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
