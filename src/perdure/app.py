@@ -46,7 +46,7 @@ STORE_DEFAULT = "sqlite:///perdure.db"
 class App:
     """A named set of agents on one store.
 
-    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests), or a `Store`; without it,
+    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests) or a `Store`; without it,
     `$PERDURE_STORE`, else `sqlite:///perdure.db`.
     """
 
@@ -69,12 +69,16 @@ class App:
         """Where the data lies, without a password."""
         return self._store.url
 
-    def use_store(self, url: str) -> None:
-        """Point the app at another store; for whoever has an app from elsewhere, before its first use."""
+    def use_store(self, store: str | Store) -> Store:
+        """Point the app at another store, and return the one before; for whoever has an app from elsewhere, while it is
+        not in use."""
+        self._let_go_of_closed_loops()
         if self._clients:
             raise UsageError(f"app {self.name} is in use on {self._store.url}; choose the store before that")
-        self.store_url = url
-        self._store = open_url(url)
+        before = self._store
+        self.store_url = store if isinstance(store, str) else store.url
+        self._store = open_url(store) if isinstance(store, str) else store
+        return before
 
     # -- agents ----------------------------------------------------------------------------------------------
 
@@ -219,12 +223,10 @@ class App:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
         client = await self._client()
         run = await self._run(client, run_id)
-        if run.state in TERMINAL:
-            await self._check_thread_stands(client, run)
-        failed_keys = await self._failed_keys(client, run)
-        return await self._sent_on(
-            client, run_id, await client.store.retry(run.id, failed_keys), "failed or cancelled", "retry"
-        )
+        sent_on = await client.store.retry(run.id, await self._failed_keys(client, run))
+        if sent_on is not None and sent_on.state in (RunState.FAILED, RunState.CANCELLED):
+            raise await self._gone_on(client, sent_on)
+        return await self._sent_on(client, run_id, sent_on, "failed or cancelled", "retry")
 
     async def release(self, run_id: str) -> RunInfo:
         """Send a held run on."""
@@ -325,17 +327,18 @@ class App:
             raise requests.no_run(run_id, client.store.url)
         return found[0]
 
-    async def _check_thread_stands(self, client: Client, run: Run) -> None:
-        """Refuse to go on from a state that later runs of the thread have built upon: their work would be lost."""
+    async def _gone_on(self, client: Client, run: Run) -> Conflict:
+        """Why a run was not sent on: its state is one that later runs of the thread have built upon, or may."""
         thread = await client.store.get_thread(run.thread_id)
-        if run.super_step > 1 and thread is not None and thread.snapshot_run != run.id:
-            name = run_id(run.id)
-            raise Conflict(
-                f"thread {run.thread_id!r} has gone on since {name} ended in super-step {run.super_step}; going on "
-                "from there would undo the state of later runs. Start a new run on the thread instead",
-                run_id=name,
-                thread_id=run.thread_id,
-            )
+        name = run_id(run.id)
+        undo = "going on from there would undo the state of later runs"
+        if thread is not None and thread.snapshot_run == run.id and thread.head is not None:
+            why = f"{run_id(thread.head)} has begun on thread {run.thread_id!r} since {name} ended in super-step"
+            remedy = "wait for its end, and try again if it fails"
+        else:
+            why = f"thread {run.thread_id!r} has gone on since {name} ended in super-step"
+            remedy = "start a new run on the thread instead"
+        return Conflict(f"{why} {run.super_step}; {undo}: {remedy}", run_id=name, thread_id=run.thread_id)
 
     async def _failed_keys(self, client: Client, run: Run) -> tuple[str, ...]:
         """The steps whose failure ended the run."""

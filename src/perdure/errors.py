@@ -87,7 +87,8 @@ class StepFailed(PerdureError):
     """A step used up its attempts, or failed with an error that is final.
 
     Raised from the record, live and on replay alike: `type` is the original exception's qualified type name,
-    `message` its text, `traceback` its formatted traceback, `key` the step, `attempts` how often it was tried.
+    `message` its text, `traceback` its formatted traceback, `key` the step, `attempts` how often it was tried;
+    `retry_after`, only where a server had asked for it, how many seconds to wait before another try.
     """
 
 

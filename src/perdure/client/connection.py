@@ -96,6 +96,7 @@ class Client:
         self._told: set[int] = set()
         self._watched: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self.poll_s = POLL_S
         self._deaf: Callable[[], None] | None = None
 
     async def open(self) -> None:
@@ -194,7 +195,7 @@ class Client:
 
     async def _next_look(self) -> None:
         try:
-            async with asyncio.timeout(POLL_S if self._waiters else None):
+            async with asyncio.timeout(self.poll_s if self._waiters else None):
                 await self._look.wait()
         except TimeoutError:
             self._hinted = True

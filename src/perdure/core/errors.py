@@ -23,13 +23,14 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(ErrorInfo).decode
 
 
-def error_info(error: BaseException, *, failed_keys: tuple[str, ...] = ()) -> ErrorInfo:
+def error_info(error: BaseException, *, failed_keys: tuple[str, ...] = (), retry_in_s: float = 0.0) -> ErrorInfo:
     """An exception's qualified type name, message and traceback; `failed_keys` are the steps that caused it."""
     return ErrorInfo(
         type=printable(type_name(type(error))),
         message=printable(_safely(str, error)),
         traceback=printable(_safely(_traceback, error)),
         failed_keys=failed_keys,
+        retry_in_s=retry_in_s,
     )
 
 

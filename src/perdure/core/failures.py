@@ -6,7 +6,7 @@ apart.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from perdure.core.errors import decode_error, encode_error, error_info
 from perdure.core.records import ErrorInfo, run_id
@@ -25,7 +25,9 @@ CAUSES_MAX: Final = 32
 def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureError:
     """The error that a failed step raises in its agent, from its record."""
     info = decode_error(payload)
-    ids = {"run_id": run_id(run), "key": key, "attempts": attempts}
+    ids: dict[str, Any] = {"run_id": run_id(run), "key": key, "attempts": attempts}
+    if info.retry_in_s > 0:
+        ids["retry_after"] = info.retry_in_s  # where a Retry-After is looked for, also if the agent is tried again
     if info.type in OURS:
         return OURS[info.type](f"step {key!r} of run {run_id(run)}: {info.message}", **ids)
     times = "once" if attempts == 1 else f"{attempts} times"

@@ -91,6 +91,9 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     traceback: str = ""
     failed_keys: tuple[str, ...] = ()
     """The steps whose failure ended the run: what `retry` runs again."""
+    retry_in_s: float = 0.0
+    """How long to wait from then on before another try: what the policy said, or, where it allowed no further one, what
+    the server had asked for."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):

@@ -8,12 +8,14 @@ writes); so across crashes a body runs at most `attempts + 1` times.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
-from perdure.core.failures import encode_error, error_info, failure
-from perdure.core.records import run_id
+from perdure.core.failures import decode_error, encode_error, error_info, failure
+from perdure.core.records import Attempt, run_id
 from perdure.core.retry import RetryIn, decide
+from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge
 from perdure.runtime.callables import exited, invoke
 from perdure.runtime.frames import StepFrame, frame
@@ -35,6 +37,8 @@ async def execute(
         if last.error is None:
             at.hold_exhausted(key, attempt)
         return await _give_up(at, step, key, digest, attempt, last.error, last.started_at)
+    if last is not None and (rest_s := _rest_s(last, at.host.clock.wall_us())) > 0:
+        await asyncio.sleep(rest_s)
     while True:
         attempt += 1
         await at.admit()
@@ -66,11 +70,12 @@ async def _attempt(
         payload, value = await _try_once(at, step, key, attempt, args, kwargs)
     except Exception as error:
         at.check()
-        host = at.host
+        now_us = at.host.clock.wall_us()
         decision = decide(
-            step.settings.retry, attempt=attempt, error=error, random=host.random.random(), now_us=host.clock.wall_us()
+            step.settings.retry, attempt=attempt, error=error, random=at.host.random.random(), now_us=now_us
         )
-        recorded = encode_error(error_info(error))
+        retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else retry_after_s(error, now_us)
+        recorded = encode_error(error_info(error, retry_in_s=retry_in_s or 0.0))
     else:
         batch = at.append(key, digest, attempt, payload, failed=False, started_at=started_at)
         await _settle(at, step, batch)
@@ -80,6 +85,15 @@ async def _attempt(
     emit("step.retried", run=run_id(at.claimed.run), key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
     await _record_attempt(at, key, attempt, recorded, started_at)
     return decision
+
+
+def _rest_s(last: Attempt, now_us: int) -> float:
+    """What is left of the wait after a try that failed in an earlier claim. The times are those of two workers' clocks,
+    which may differ: it is never longer than the whole wait was."""
+    if last.error is None or last.ended_at is None:
+        return 0.0
+    wait_s = decode_error(last.error).retry_in_s
+    return min(wait_s - (now_us - last.ended_at) / 1_000_000, wait_s)
 
 
 async def _settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
@@ -96,9 +110,10 @@ async def _try_once(
     token = frame.set(here)
     try:
         with at.host.deadlines.within(step.settings.timeout_s):
-            if at.host.before_body is not None:
-                await at.host.before_body(here)
-            if step.place == "loop":
+            if at.host.around_body is not None:
+                body = functools.partial(invoke, step.fn, step.place, at.pools, args, kwargs)
+                value = await at.host.around_body(here, step, body)
+            elif step.place == "loop":
                 value = await step.fn(*args, **kwargs)
             else:
                 value = await invoke(step.fn, step.place, at.pools, args, kwargs)

@@ -35,7 +35,7 @@ from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.stepping import execute
-from perdure.runtime.surroundings import BeforeBody
+from perdure.runtime.surroundings import AroundBody
 from perdure.runtime.trust import Trust
 from perdure.store.protocol import Store
 from perdure.telemetry import emit
@@ -65,7 +65,7 @@ class Host(Protocol):
     clock: Clock
     deadlines: Deadlines
     random: random.Random
-    before_body: BeforeBody | None
+    around_body: AroundBody | None
 
 
 class SuperStep:

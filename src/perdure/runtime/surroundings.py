@@ -20,14 +20,15 @@ from perdure.runtime.threads import post
 
 if TYPE_CHECKING:
     from perdure.runtime.frames import StepFrame
+    from perdure.runtime.step import Step
 
 JOIN_S: Final = 10.0
 """How long the end of a side loop is awaited; it does nothing that takes as long."""
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
-BeforeBody = Callable[["StepFrame"], Awaitable[None]]
-"""Called before each body of a step; what it raises, the body is taken to have raised."""
+AroundBody = Callable[["StepFrame", "Step[..., Any]", Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Called in place of each body of a step, with the body: what it returns or raises, the body is taken to have."""
 
 
 class SideLoop(Protocol):
@@ -85,4 +86,4 @@ class Surroundings:
     random: random.Random = field(default_factory=random.Random)
     pools: Callable[[], Pools] = Pools
     beside: Callable[[str, Main], SideLoop] = ThreadLoop
-    before_body: BeforeBody | None = None
+    around_body: AroundBody | None = None

@@ -60,7 +60,7 @@ class Tenure:
         self.clock = surroundings.clock
         self.deadlines = Deadlines(self.clock)
         self.random = surroundings.random
-        self.before_body = surroundings.before_body
+        self.around_body = surroundings.around_body
         self.worker = 0
         self.draining = False
         self.lost = asyncio.Event()

@@ -74,7 +74,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         timers, ready = self._timers, self._ready
         while timers and timers[0][0] <= now:
             ready.append(heapq.heappop(timers)[2])
-        hooks = sys.get_asyncgen_hooks()
+        hooks, outer = sys.get_asyncgen_hooks(), asyncio._get_running_loop()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         asyncio._set_running_loop(self)
         try:
@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     if not handle.cancelled():
                         handle._run()
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
 
     def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:

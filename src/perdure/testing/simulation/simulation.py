@@ -8,10 +8,11 @@ every run that was ever started must be completed, with a result that its log ex
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from perdure.core.records import RunState, run_id
 from perdure.errors import Conflict, RunFailed, RunHeld, StoreError, StoreUnavailable
 from perdure.runtime.frames import StepFrame
 from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
@@ -161,7 +163,7 @@ class Simulation:
         halves = self.orders[::2], self.orders[1::2]
         for number, half in enumerate(half for half in halves if half):
             self.spawn_client(number, half)
-        operator = self.world.process("operator", before_body=None)
+        operator = self.world.process("operator")
         operator.mortal = False
         operator.start(self._operate(operator))
 
@@ -169,8 +171,8 @@ class Simulation:
         """Start a worker process."""
         self.spawned += 1
         name = f"worker {self.spawned} ({settings['deployment']})"
-        process = self.world.process(name, before_body=None, skew_s=self.world.random.choice((0.0, 0.0, 600.0, -600.0)))
-        process.before_body = lambda at: self._before_body(process, at)
+        process = self.world.process(name, skew_s=self.world.random.choice((0.0, 0.0, 600.0, -600.0)))
+        process.around_body = functools.partial(self._around_body, process)
         process.deployment = settings["deployment"]
         process.hidden = self.world.random.random() < self.database.weather.sessions_hidden
         process.at_end.append(lambda: self.workers.remove(process))
@@ -183,14 +185,14 @@ class Simulation:
         """Start a worker in place of one that has ended, in a while."""
         self._spawn_later(self.spawn_worker, settings)
 
-    def _spawn_later(self, spawn: Callable[..., object], *args: Any) -> None:
-        self.database.loop.call_later(self.world.random.uniform(*SPAWN_S), spawn, *args)
+    def _spawn_later(self, spawn: Callable[..., object], *args: Any) -> object:
+        return self.database.loop.call_later(self.world.random.uniform(*SPAWN_S), spawn, *args)
 
     def spawn_client(self, number: int, orders: list[Order]) -> None:
         """Start a client process; one that is killed is started again, with the same orders."""
-        process = self.world.process(f"client {number}", before_body=None)
+        process = self.world.process(f"client {number}")
         process.client = True
-        process.at_end.append(lambda: process.served or self._spawn_later(self.spawn_client, number, orders))
+        process.at_end.append(lambda: None if process.served else self._spawn_later(self.spawn_client, number, orders))
         process.start(self._order(process, orders))
 
     # -- what they do ----------------------------------------------------------------------------------------
@@ -199,8 +201,8 @@ class Simulation:
         store = self.database.connect(process)
         await _insist(store.open)
         worker_settings = WorkerSettings(
-            name=process.name, deployment=settings["deployment"], concurrency=settings["concurrency"], lease_s=self.lease_s,
-            poll_s=1.0, grace_s=1.0,
+            name=process.name, deployment=settings["deployment"], concurrency=settings["concurrency"],
+            lease_s=self.lease_s, poll_s=1.0, grace_s=1.0,
         )  # fmt: skip
         agents = {name: role.agent for name, role in playbook.ROLES.items()}
         worker = process.worker = Worker(store, agents, settings=worker_settings, surroundings=process.surroundings())
@@ -208,11 +210,12 @@ class Simulation:
             await worker.stopped()
         await store.close()
 
-    async def _before_body(self, process: Process, at: StepFrame) -> None:
+    async def _around_body(
+        self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """A body begins: nature has a word in it."""
         chance, weather = self.world.random, self.database.weather
-        name = at.key.rpartition("/")[2].partition("#")[0]
-        self.witness.body(process, at, name)
+        self.witness.body(process, at, step.settings.name)
         await asyncio.sleep(chance.expovariate(1 / BODY_S))
         if chance.random() < weather.body_kills:
             self.database.faults["died in a body"] += 1
@@ -224,6 +227,7 @@ class Simulation:
         if chance.random() < weather.body_fails:
             self.database.faults["body failed"] += 1
             raise ConnectionError("the simulated provider is gone")
+        return await body()
 
     async def _order(self, process: Process, orders: list[Order]) -> None:
         app = App("simulated", store=self.database.connect(process))

@@ -17,8 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from perdure.runtime.callables import Pools
-from perdure.runtime.frames import StepFrame
-from perdure.runtime.surroundings import Main, SideLoop, Surroundings
+from perdure.runtime.surroundings import AroundBody, Main, SideLoop, Surroundings
 from perdure.runtime.worker import Worker
 from perdure.testing.simulation.inline import InlinePools
 from perdure.testing.simulation.loop import VirtualLoop, virtual_loop
@@ -116,14 +115,12 @@ class World:
 class Process:
     """A process of the world: what runs in it ends with it."""
 
-    def __init__(
-        self, world: World, name: str, *, skew_s: float = 0.0, before_body: Callable[[StepFrame], Any] | None = None
-    ) -> None:
+    def __init__(self, world: World, name: str, *, skew_s: float = 0.0, around_body: AroundBody | None = None) -> None:
         self.world = world
         self.name = name
         self.skew_s = skew_s
         """How far its wall clock is ahead of the true time; may be changed while it runs."""
-        self.before_body = before_body
+        self.around_body = around_body
         self.mortal = True
         """Whether a message's fate may end it."""
         self.hidden = False
@@ -191,11 +188,11 @@ class Process:
         """Its wall clock."""
         return self.world.wall_us() + int(self.skew_s * 1e6)
 
-    def surroundings(self) -> Surroundings:
+    def surroundings(self, *, beside: Callable[[str, Main], SideLoop] | None = None) -> Surroundings:
         """What a worker in it stands on."""
         chance = random.Random(self.world.random.random())
         return Surroundings(
-            clock=self, random=chance, pools=self._pools, beside=self._beside, before_body=self.before_body
+            clock=self, random=chance, pools=self._pools, beside=beside or self._beside, around_body=self.around_body
         )
 
     def _pools(self) -> Pools:

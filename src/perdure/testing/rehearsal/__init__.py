@@ -1,0 +1,40 @@
+"""Rehearsal: your own agents in a world of their own, in virtual time, with faults where you want them.
+
+    from perdure.testing import crash_after, fail_step, rehearse
+
+    with rehearse(app, crash_after("search"), fail_step("charge", ConnectionError("no route"))) as stage:
+        assert stage.run(order, "tea") == "receipt 1"
+        assert stage.count("search") == 1
+
+The app's own agents are executed by the real runtime, on a store in memory; nothing of it touches the app's own store.
+A fault names a step and a moment. `crash_after` ends the worker's process as `kill -9` would, and another one goes on.
+Virtual time passes only when everybody waits, and then at once: a retry in an hour takes no time.
+
+`faults.py` has the words, `rehearsal.py` the world (on `perdure.testing.simulation`).
+"""
+
+from __future__ import annotations
+
+from perdure.testing.rehearsal.faults import (
+    Fault,
+    answer_step,
+    crash_after,
+    crash_before,
+    crash_in,
+    fail_step,
+    slow_step,
+)
+from perdure.testing.rehearsal.rehearsal import Execution, Rehearsal, rehearse
+
+__all__ = [
+    "Execution",
+    "Fault",
+    "Rehearsal",
+    "answer_step",
+    "crash_after",
+    "crash_before",
+    "crash_in",
+    "fail_step",
+    "rehearse",
+    "slow_step",
+]
