@@ -10,8 +10,9 @@ from perdure import App
 from perdure.core.records import Kind
 from perdure.demo import agents
 from perdure.demo.brief import Brief, read_brief
+from perdure.demo.model import Endpoint
 from perdure.demo.ranker import Citation
-from tests.demo.endpoint import answer, scripted, stream
+from perdure.testing import FakeModel, rate_limited, stream
 
 QUESTION = 'What is the difference between "break" and "continue"?'
 
@@ -61,14 +62,14 @@ def test_a_question_about_nothing_known_still_ends() -> None:
 
 def test_a_model_plans_notes_and_writes_and_its_429_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def with_model() -> tuple[agents.Result, int]:
-        refusal = answer("429 Too Many Requests", "slow down", "retry-after: 0")
-        replies = [stream("break and", " continue"), refusal, stream("It ends", " a loop."), stream("A loop ends [1].")]
-        async with scripted(*replies) as (served, endpoint):
-            monkeypatch.setattr(agents, "endpoint", endpoint)
+        replies = [stream("break and", " continue"), rate_limited(0), stream("It ends", " a loop."), "A loop ends [1]."]
+        model = FakeModel(replies)
+        async with model.serve() as url:
+            monkeypatch.setattr(agents, "endpoint", Endpoint(url, "tiny"))
             monkeypatch.setattr(agents, "brief", Brief(readers=1, passages=1))
             result, _ = await answered(QUESTION)
             await agents.model().close()
-            return result, len(served.asked)
+            return result, model.count
 
     result, calls = asyncio.run(with_model())
 

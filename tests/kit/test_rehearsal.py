@@ -86,6 +86,24 @@ def test_a_crash_can_be_aimed_at_one_call_by_its_key() -> None:
         assert stage.count("2/search") == 1
 
 
+@pytest.mark.parametrize("fault", [crash_before, crash_in, crash_after])
+@pytest.mark.parametrize("called", ["look", "call_1"])
+def test_a_step_with_a_key_of_its_own_is_found_by_its_name_and_by_that_key(fault: Any, called: str) -> None:
+    tools = App("tools", store="memory://")
+
+    @perdure.step
+    async def look(at: str) -> str:
+        return at
+
+    @tools.agent
+    async def agent() -> str:
+        return await look.options(key="call_1")("tea")
+
+    with rehearse(tools, fault(called)) as stage:
+        assert stage.run(agent) == "tea"
+        assert stage.crashes == 1
+
+
 def test_crashes_in_a_row_at_every_step_come_to_the_same_end() -> None:
     with rehearse(app, crash_after("search", times=2), crash_in("charge", times=2), crash_in("shout")) as stage:
         assert stage.run(order, "tea") == RECEIPT
@@ -135,7 +153,7 @@ def test_a_scene_is_a_client_with_time_of_its_own() -> None:
     async def scene() -> tuple[str, str]:
         handle = await app.start(order, "tea", delay="3h", key="once")
         again = await app.start(order, "tea", key="once")
-        await asyncio.sleep(3600)
+        await asyncio.sleep(3600)  # in virtual time: it takes none
         waiting = (await handle.status()).state
         assert await again.result() == RECEIPT
         return waiting, (await handle.status()).state

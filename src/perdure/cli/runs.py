@@ -6,6 +6,7 @@ import click
 
 from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.runs_history import export_run, replay_runs
 from perdure.cli.stores import find_run, opened, parse_run, run_async
 from perdure.core.changes import RunFilter
 from perdure.core.records import RunState
@@ -16,6 +17,10 @@ STATES = [state.value for state in RunState]
 @click.group()
 def runs() -> None:
     """List runs, or show what happened to one."""
+
+
+runs.add_command(export_run)
+runs.add_command(replay_runs)
 
 
 @runs.command("list")

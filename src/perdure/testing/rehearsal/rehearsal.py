@@ -84,6 +84,8 @@ class Rehearsal:
     """Every body that began, in order."""
     crashes: int = 0
     """Worker processes that died."""
+    _names: dict[tuple[int, int, str], str] = field(default_factory=dict, repr=False)
+    """By run, super-step and key, the name of the step: a key need not show it."""
 
     # -- the play --------------------------------------------------------------------------------------------
 
@@ -201,6 +203,7 @@ class Rehearsal:
     ) -> Any:
         claimed, name = at.super_step.claimed, step.settings.name
         worker = f"w{at.super_step.host.worker}"
+        self._names[claimed.run, at.super_step.number, at.key] = name
         self.executions.append(
             Execution(name, at.key, run_id(claimed.run), at.super_step.number, at.attempt, worker, self.now)
         )
@@ -235,7 +238,7 @@ class Rehearsal:
             return
         for change in request.args[1]:
             if isinstance(change, AppendCheckpoint) and change.run not in answer.lost:
-                name = change.key.rpartition("/")[2].partition("#")[0]
+                name = self._names.get((change.run, change.super_step, change.key), "")
                 if self._striking(Moment.AFTER, name, change.key):
                     self._crash(request.caller.process)
 

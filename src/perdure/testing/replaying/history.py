@@ -1,0 +1,154 @@
+"""A history: everything that is recorded of a run, in one value and in one file.
+
+The file is JSON, with payloads as base64. It is data only, and whole: what the run's records hold, its history holds,
+so it belongs where the store's backups belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from perdure.client.requests import no_run, run_number
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, run_id
+from perdure.core.snapshot import missing, spilled
+from perdure.errors import StoreError, UsageError
+from perdure.store.protocol import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+FORMAT: Final = "perdure.history"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One super-step of a history."""
+
+    number: int
+    boundary: Checkpoint
+    state: bytes | None
+    """The root of the thread's state at its beginning."""
+    records: tuple[Checkpoint, ...]
+    end: Checkpoint | None
+    """The next boundary or the run's end; None while there is none."""
+
+
+class History(msgspec.Struct, frozen=True):
+    """A recorded run."""
+
+    run: Run
+    before: bytes | None
+    """The root of the thread's state before the run."""
+    log: tuple[Checkpoint, ...]
+    attempts: tuple[Attempt, ...]
+    blobs: tuple[Blob, ...]
+    """What spilled payloads and states refer to."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return run_id(self.run.id)
+
+    @property
+    def super_steps(self) -> tuple[Recorded, ...]:
+        """The super-steps, in order."""
+        begun = {row.super_step: row for row in self.log if row.kind is Kind.BOUNDARY}
+        ended = {row.super_step: row for row in self.log if row.kind is not Kind.STEP}
+        steps: dict[int, list[Checkpoint]] = {number: [] for number in begun}
+        for row in self.log:
+            if row.kind is Kind.STEP and row.super_step in steps:
+                steps[row.super_step].append(row)
+        return tuple(
+            Recorded(
+                number, begun[number], self.before if number == 1 else begun[number].state, tuple(steps[number]),
+                ended.get(number + 1),
+            )
+            for number in sorted(begun)
+        )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file."""
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> History:
+        """Read a file that `save` has written."""
+        data = Path(path).read_bytes()
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path} is not a run's history: {error}", path=str(path)) from error
+        if head.format != FORMAT or head.version > VERSION:
+            what = f"{head.format!r}, version {head.version}"
+            raise UsageError(f"{path} is {what}; this perdure reads {FORMAT!r} up to version {VERSION}", path=str(path))
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path} is a damaged history: {error}; export the run again", path=str(path)) from error
+
+
+class _Head(msgspec.Struct):
+    format: str
+    version: int
+
+
+async def record_history(app: App, run_id: str) -> History:
+    """The history of a run in the app's store, whatever state it is in."""
+    store = (await app._client()).store
+    found = await store.get_runs([run_number(run_id)])
+    if not found:
+        raise no_run(run_id, store.url)
+    return await read_history(store, found[0])
+
+
+async def read_history(store: Store, run: Run) -> History:
+    """The history of a run in an open store."""
+    log = tuple([row async for row in _log(store, run.id)])
+    attempts = tuple(await store.attempts(run.id))
+    before = await _state_before(store, run)
+    payloads = [*(row.payload for row in log), *(row.error for row in attempts if row.error)]
+    roots = [root for root in (before, *(row.state for row in log)) if root is not None]
+    return History(run, before, log, attempts, await _blobs(store, run.thread, payloads, roots))
+
+
+async def _log(store: Store, run: int) -> AsyncIterator[Checkpoint]:
+    after: tuple[int, int] | None = None
+    while page := await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after):
+        for row in page:
+            yield row
+        after = (page[-1].super_step, page[-1].seq)
+
+
+async def _state_before(store: Store, run: Run) -> bytes | None:
+    """The state that the thread had when the run began: the newest one of the runs before it."""
+    after = (run.id, 1)
+    while page := await store.thread_checkpoints(run.thread, limit=LIST_ROWS_MAX, after=after):
+        for row in page:
+            if row.state is not None:
+                return row.state
+        after = (page[-1].run, page[-1].super_step)
+    return None
+
+
+async def _blobs(store: Store, thread: int, payloads: Iterable[bytes], roots: Iterable[bytes]) -> tuple[Blob, ...]:
+    """Every blob that these need, each once."""
+    have: dict[bytes, bytes] = {}
+    roots = tuple(roots)
+    wanted = {digest for payload in payloads if (digest := spilled(payload)) is not None}
+    while True:
+        found = await store.blobs(thread, sorted(wanted)) if wanted else {}
+        if absent := wanted - found.keys():
+            raise StoreError(f"{len(absent)} blobs of thread {thread} are missing from {store.url}")
+        have |= found
+        wanted = {digest for root in roots for digest in missing(root, have)}
+        if not wanted:
+            return tuple(Blob(digest, data) for digest, data in sorted(have.items()))
