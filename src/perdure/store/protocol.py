@@ -64,7 +64,8 @@ class Store(Protocol):
         """Let go of connections, threads and files. A closed store may be opened again; closing twice is fine."""
 
     def abandon(self) -> None:
-        """What `close` does, as far as it goes without the loop that opened the store, because that has closed."""
+        """What `close` does, as far as it goes without the loop that opened the store, because that has closed. Others
+        see it end (`silent_workers`), and it may be opened again. On a store that is not open it does nothing."""
 
     def clone(self) -> Store:
         """An unopened store on the same data, for another event loop."""
@@ -110,7 +111,8 @@ class Store(Protocol):
         For each, in one transaction: lock the row exclusively (skip one that is locked), check again, mark it `dead`;
         its running runs get `fence + 1`, `recoveries + 1`, no worker, and `strikes + 1`, or `strikes = 0` if the dead
         claim has recorded a checkpoint (a row of the run's current super-step with the run's fence). Then `queued`, in
-        the place it had (`ready_at` stays), or `held` as `poison` at `strikes >= recoveries_max`. Sends hints.
+        the place it had (`ready_at` stays), or `held` as `poison` at `strikes >= recoveries_max`, with the words of
+        `reasons.poisoned`. Sends hints.
         """
 
     async def retire(self, worker: int) -> int:
@@ -133,7 +135,7 @@ class Store(Protocol):
     async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
         """Put runs on disk, in one transaction; one outcome for each, in order.
 
-        For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very call). A
+        For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very start). A
         key that exists answers `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A
         thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the head
         (which its key, if any, stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the
@@ -146,8 +148,8 @@ class Store(Protocol):
     # -- executing -------------------------------------------------------------------------------------------
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
-        """Take up to `limit` claimable runs: `queued`, `ready`, due, of these agents and queues, not pinned to another
-        deployment; highest priority first, then oldest `ready_at`, then id.
+        """Take up to `limit` claimable runs, at most `CLAIM_ROWS_MAX`: `queued`, `ready`, due, of these agents and
+        queues, not pinned to another deployment; highest priority first, then oldest `ready_at`, then id.
 
         Each becomes `running` under this worker with `fence + 1`, `attempt + 1`, pinned to the deployment; `started_at`
         is set the first time. The log is read in a later snapshot than the claim, so that it holds all that the
@@ -161,6 +163,15 @@ class Store(Protocol):
         A change that the database refuses fails alone, with its run's other changes in the batch (`refused`); the
         others are written. A checkpoint that exists under another fence is refused: a record never changes. Sends
         `ENDED` if a watched run ended or was held, `WORK` if a run became claimable.
+
+        In one batch, what is said of a run after the end of its slice (`EndRun`, `RequeueRun`, `HoldRun`) finds it
+        over, a no-op as in a batch of its own (`slices.py`); and of two checkpoints with one address the first is the
+        record.
+
+        A batch sent again after its run went on under another fence is a no-op if all that it says of the run are
+        checkpoints on record under its own fence. Else the run is `lost`: whether a requeue or a try was written nobody
+        can tell any more, and who sent it does not own the run. The same where a batch has changes of a run under two
+        fences: the late ones make it `lost` as a whole, unless they are all on record.
         """
 
     # -- operators -------------------------------------------------------------------------------------------
@@ -169,14 +180,19 @@ class Store(Protocol):
         """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its `ENDED`
         checkpoint, the named failed step records and the tries that were cut short deleted. It takes its old place in
         its thread's order, but a head that has begun keeps its turn. None if there is no such run; a run in another
-        state is returned unchanged."""
+        state is returned unchanged.
+
+        So is a run whose going on would undo the state of later ones: it is past its first super-step, the boundary
+        that it would go on from holds a state, and that is not the thread's newest, or a head that has begun would go
+        before it.
+        """
 
     async def release(self, run: int) -> Run | None:
         """Send a held run on: `queued`, `strikes = 0`, reason cleared, tries that were cut short (of which nobody knows
         how they ended) in its current super-step forgotten. None if there is no such run; a run in another state is
         returned unchanged."""
 
-    # -- reading ---------------------------------------------------------------------------------------------
+    # -- reading: a page has at most `LIST_ROWS_MAX` rows, and none where less than one is asked for --------------
 
     async def get_runs(self, runs: Sequence[int]) -> list[Run]:
         """These runs, by id; missing ones are left out."""
@@ -214,7 +230,7 @@ class Store(Protocol):
         self, thread: int, *, limit: int = 100, after: tuple[int, int] | None = None
     ) -> list[Checkpoint]:
         """The thread's boundaries and ends over all its runs, newest first by `(run's ordinal, super_step)`; `after`
-        is the `(run id, super_step)` of the last one of the page before."""
+        is the `(run id, super_step)` of the last one of the page before; after one that is not there comes nothing."""
 
     async def attempts(self, run: int) -> list[Attempt]:
         """The run's unfinished tries, by super-step, key and attempt."""

@@ -16,6 +16,8 @@ ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun})
 
 def within_slices(changes: Sequence[Change]) -> Sequence[Change]:
     """The changes without those that come after the end of their run's slice."""
+    if ENDINGS.isdisjoint(map(type, changes)):
+        return changes
     over: set[tuple[int, int]] = set()
     late: set[int] = set()
     for number, change in enumerate(changes):

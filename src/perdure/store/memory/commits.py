@@ -21,6 +21,7 @@ from perdure.core.changes import (
     RequeueRun,
 )
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
+from perdure.store import reasons
 from perdure.store.memory.tables import Tables
 from perdure.store.slices import within_slices
 
@@ -102,10 +103,7 @@ def _reason(tables: Tables, change: Change) -> str:
     assert at is not None
     found = tables.checkpoints[change.run][at]
     super_step, key = at
-    return (
-        f"checkpoint {key!r} of super-step {super_step} was recorded under fence {found.fence}; "
-        f"fence {change.fence} cannot record it again"
-    )
+    return reasons.recorded_before(key, super_step, under=found.fence, fence=change.fence)
 
 
 def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
@@ -147,6 +145,9 @@ def _append(tables: Tables, worker: int, change: AppendCheckpoint) -> None:
 
 
 def _record_attempt(tables: Tables, change: RecordAttempt) -> None:
+    before = tables.attempts[change.run].get((change.super_step, change.key, change.attempt))
+    if before is not None and before.error is not None and change.error is None:
+        return
     tables.attempts[change.run][change.super_step, change.key, change.attempt] = Attempt(
         run=change.run,
         super_step=change.super_step,

@@ -33,6 +33,7 @@ from perdure.core.records import (
     WorkerState,
 )
 from perdure.errors import StoreUnavailable
+from perdure.store import reasons
 from perdure.store.memory import commits, reading, starts
 from perdure.store.memory.tables import Listener, Presence, Tables
 from perdure.store.pages import page_size
@@ -201,8 +202,8 @@ class MemoryStore:
             strikes = 0 if progress else run.strikes + 1
             lost = {"worker": None, "fence": run.fence + 1, "recoveries": run.recoveries + 1, "strikes": strikes}
             if strikes >= recoveries_max:
-                detail = f"{strikes} workers in a row died while they executed it, without one new checkpoint."
-                tables.move(run.id, state=RunState.HELD, reason=HeldReason.POISON.value, detail=detail, **lost)
+                poison = {"reason": HeldReason.POISON.value, "detail": reasons.poisoned(strikes)}
+                tables.move(run.id, state=RunState.HELD, **poison, **lost)
                 held.append(run.id)
             else:
                 tables.move(run.id, state=RunState.QUEUED, **lost)
@@ -301,6 +302,8 @@ class MemoryStore:
         with tables.writing() as now:
             row = tables.runs.get(run)
             if row is None or row.state not in (RunState.FAILED, RunState.CANCELLED):
+                return row
+            if tables.would_undo(row):
                 return row
             log = tables.checkpoints[run]
             for at in [at for at, checkpoint in log.items() if checkpoint.kind is Kind.ENDED]:

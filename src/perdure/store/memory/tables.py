@@ -170,10 +170,18 @@ class Tables:
     def _keep_or_pass_turn(self, head: Run, first: int | None) -> int | None:
         if head.state in TERMINAL or head.id == first:
             return first
-        if head.state is not RunState.QUEUED or head.started_at is not None:
+        if first is None or not _gives_way(head, self.runs[first].ordinal):
             return head.id
         self.move(head.id, ready=False)
         return first
+
+    def would_undo(self, run: Run) -> bool:
+        """Whether an ended run, if it went on from the state at its own boundary, would undo that of later runs."""
+        thread = self.threads[run.thread]
+        if run.super_step == 1 or self.checkpoints[run.id][run.super_step, ""].state is None:
+            return False
+        head = None if thread.head is None else self.runs[thread.head]
+        return thread.snapshot_run != run.id or (head is not None and not _gives_way(head, run.ordinal))
 
     def point(self, thread: int, run: int, super_step: int) -> None:
         """Let the thread's newest state be the one at this checkpoint."""
@@ -201,3 +209,8 @@ class Tables:
 
     def put_blobs(self, thread: int, blobs: Iterable[Blob]) -> None:
         self.blobs[thread].update((blob.digest, blob.data) for blob in blobs)
+
+
+def _gives_way(head: Run, ordinal: int) -> bool:
+    """Whether an unfinished head lets an older run of its thread go first: only one that nobody has begun."""
+    return head.state is RunState.QUEUED and head.started_at is None and ordinal < head.ordinal

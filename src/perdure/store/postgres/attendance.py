@@ -93,6 +93,12 @@ class Attendance:
             self._again.cancel()
         await self._line.close()
 
+    def abandon(self) -> None:
+        """The same without the loop, which has closed, and whose tasks have ended with it."""
+        self._held.clear()
+        self._again = None
+        self._line.abandon()
+
 
 def lock_key(schema: str, worker: int) -> int:
     """The number of a worker's advisory lock: a hash, since all schemas of a database share one space of numbers."""

@@ -8,7 +8,7 @@ does not take. So one bad member fails alone, and a healthy batch pays nothing f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -20,6 +20,7 @@ from perdure.errors import NotSerializable
 from perdure.store.postgres import batches, failures, rows, schema
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line, Pool
+from perdure.store.reasons import recorded_before
 from perdure.store.slices import within_slices
 
 REASON_CHARS_MAX: Final = 500
@@ -31,10 +32,15 @@ PLAIN: Final = (
 
 
 class Committer:
-    """Writes batches for workers on a line of its own."""
+    """Writes batches for workers on a line of its own.
+
+    A write whose answer did not come may still be under way: its connection is gone, and the server does not know that
+    yet. What is sent next waits for it, by locking the worker's row against all writes. Otherwise the late one could
+    have compared its fence before this one gives the run back, and write after the next owner has claimed it."""
 
     def __init__(self, address: Address, line: Line) -> None:
         self._line = line
+        self._unsure = False
         self._statements = schema.statements(address.prefix)
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
@@ -61,10 +67,11 @@ class Committer:
             if not answer["alive"]:
                 return CommitOutcome(alive=False)
             if answer["lost"] or answer["done"]:
-                gone = await self._lost(batch, set(answer["lost"] or ()))
-                lost |= gone
                 over = {*(answer["lost"] or ()), *(answer["done"] or ())}
                 waiting.append([change for change in batch if change.run not in over])
+                rest, gone = await self._sort_out([each for each in batch if each.run in over], answer["lost"] or ())
+                lost |= gone
+                waiting.append(rest)
         return CommitOutcome(lost=frozenset(lost), refused=refused)
 
     async def _write(self, worker: int, batch: Sequence[Change]) -> Any:
@@ -75,7 +82,26 @@ class Committer:
             name, arguments = "append", batches.append_arguments(worker, steps)
         else:
             name, arguments = "commit", batches.Batch(batch).arguments(worker, batch)
-        return await self._line.fetchrow(self._statements[name].text, *arguments)
+        text = self._statements[name].text
+        unsure, self._unsure = self._unsure, True
+        try:
+            if unsure:
+                answer = await self._line.use(lambda connection: self._write_alone(connection, worker, text, arguments))
+            else:
+                answer = await self._line.fetchrow(text, *arguments)
+        except failures.REFUSED:
+            self._unsure = False  # that is an answer
+            raise
+        self._unsure = False
+        return answer
+
+    async def _write_alone(
+        self, connection: asyncpg.Connection[Any], worker: int, text: str, arguments: Sequence[Any]
+    ) -> Any:
+        """Write while nothing else of this worker is written."""
+        async with connection.transaction():
+            await connection.execute(self._statements["wait_for_worker"].text, worker)
+            return await connection.fetchrow(text, *arguments)
 
     async def _recorded(self, batch: Sequence[Change]) -> dict[tuple[int, int, str], int]:
         """The fences of those of the batch's checkpoints that exist."""
@@ -94,22 +120,37 @@ class Committer:
             place = batches.checkpoint_place(change)
             fence = recorded.get(place) if place else None
             if place and fence is not None and fence != change.fence:
-                reasons.setdefault(change.run, _reason(change, place, fence))
+                _, super_step, key = place
+                why = recorded_before(key, super_step, under=fence, fence=change.fence)
+                reasons.setdefault(change.run, why)
             elif place is None or (fence is None and place not in seen):
                 rest.append(change)
             if place:
                 seen.add(place)
         return [change for change in rest if change.run not in reasons], reasons
 
-    async def _lost(self, batch: Sequence[Change], runs: set[int]) -> set[int]:
-        """Of these runs, those with a change that is not recorded: a batch sent again may find itself written, and the
-        run meanwhile in other hands."""
-        if not runs:
-            return runs
-        theirs = [change for change in batch if change.run in runs]
-        recorded = await self._recorded(theirs)
-        places = ((change, batches.checkpoint_place(change)) for change in theirs)
-        return {change.run for change, place in places if place is None or recorded.get(place) != change.fence}
+    async def _sort_out(self, changes: Sequence[Change], lost: Iterable[int]) -> tuple[list[Change], set[int]]:
+        """Of runs that were lost or whose slice has ended: what may be sent again, and the runs that are lost.
+
+        A batch sent again may find itself written, and the run meanwhile in other hands: what it recorded is no loss.
+        They may even be this worker's own, so that a batch has changes of a run under two fences.
+        """
+        own: list[Change] = []
+        strays = [each for each in changes if each.run in set(lost)]
+        if _under_two_fences(strays):
+            fences = await self._fences({each.run for each in strays})
+            own = [each for each in strays if fences.get(each.run) == each.fence]
+            strays = [each for each in strays if fences.get(each.run) != each.fence]
+        recorded = await self._recorded(strays)
+        places = [(each, batches.checkpoint_place(each)) for each in strays]
+        gone = {each.run for each, place in places if place is None or recorded.get(place) != each.fence}
+        return [each for each in own if each.run not in gone], gone
+
+    async def _fences(self, runs: set[int]) -> dict[int, int]:
+        """These runs' fences now."""
+        statement = self._statements["get_runs"]
+        found = await self._line.fetch(statement.text, *statement.arguments({"runs": list(runs)}))
+        return {row["id"]: row["fence"] for row in found}
 
     def _split(self, batch: Sequence[Change], error: Exception, refused: dict[int, str]) -> list[Sequence[Change]]:
         """Halve the batch; where one run is left, it is the one."""
@@ -120,13 +161,8 @@ class Committer:
         return []
 
 
-def _reason(change: Change, place: tuple[int, int, str], fence: int) -> str:
-    """Why a record that exists cannot be written."""
-    _, super_step, key = place
-    return (
-        f"checkpoint {key!r} of super-step {super_step} was recorded under fence {fence}; "
-        f"fence {change.fence} cannot record it again"
-    )
+def _under_two_fences(changes: Sequence[Change]) -> bool:
+    return len({(each.run, each.fence) for each in changes}) > len({each.run for each in changes})
 
 
 class Starter:
@@ -139,7 +175,7 @@ class Starter:
     async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
         if not starts:
             return []
-        parts = _without_repeated_keys(starts)
+        parts = _without_repeats(starts)
         try:
             async with self._pool.line() as line:
                 found = await line.use(lambda connection: self._start(connection, parts))
@@ -166,15 +202,14 @@ class Starter:
         return self._statement.arguments(values | {"depth_max": limits.THREAD_QUEUE_MAX})
 
 
-def _without_repeated_keys(starts: Sequence[StartRun]) -> list[Sequence[StartRun]]:
-    """Cut the group before a start whose key came before: what the first one did decides what the second one gets."""
+def _without_repeats(starts: Sequence[StartRun]) -> list[Sequence[StartRun]]:
+    """Cut the group before a start whose key or run came before: what the first did decides what the second gets."""
     parts: list[list[StartRun]] = [[]]
-    keys: set[str] = set()
+    seen: set[str | int] = set()
     for start in starts:
-        if start.key in keys:
+        if start.key in seen or start.id in seen:
             parts.append([])
-            keys = set()
-        if start.key is not None:
-            keys.add(start.key)
+            seen = set()
+        seen |= {start.id} if start.key is None else {start.id, start.key}
         parts[-1].append(start)
     return list(parts)

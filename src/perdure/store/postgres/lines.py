@@ -80,6 +80,18 @@ async def hang_up(connection: asyncpg.Connection[Any]) -> None:
         connection.terminate()
 
 
+def drop(connection: asyncpg.Connection[Any]) -> None:
+    """Let go of a connection whose loop has closed. Nothing can be awaited, but the server must see it end: so what
+    asyncio's loop would have called at the end is called here (uvloop's has closed all sockets itself)."""
+    transport = connection._transport
+    with contextlib.suppress(RuntimeError):
+        connection.terminate()
+    end = getattr(transport, "_call_connection_lost", None)
+    if end is not None and connection._loop.is_closed() and transport.get_extra_info("socket").fileno() >= 0:
+        with contextlib.suppress(RuntimeError):
+            end(None)
+
+
 class Line:
     """One connection for one purpose."""
 
@@ -147,11 +159,10 @@ class Line:
             await hang_up(connection)
 
     def abandon(self) -> None:
-        """Drop the connection without the loop, which has closed; its socket goes with it."""
-        connection, self._connection = self._connection, None
+        """Drop the connection without the loop, which has closed."""
+        connection, self._connection, self._lock = self._connection, None, asyncio.Lock()
         if connection is not None:
-            with contextlib.suppress(RuntimeError):
-                connection.terminate()
+            drop(connection)
 
 
 class Pool:
@@ -187,8 +198,12 @@ class Pool:
     def abandon(self) -> None:
         for line in self._lines:
             line.abandon()
+        self._start_anew()
 
     async def close(self) -> None:
         for line in self._lines:
             await line.close()
+        self._start_anew()
+
+    def _start_anew(self) -> None:
         self._free, self._places = list(self._lines), asyncio.Semaphore(len(self._lines))

@@ -36,6 +36,7 @@ class Listener:
         self._address = address
         self._handlers: list[Handler] = []
         self._task: asyncio.Task[None] | None = None
+        self._connection: asyncpg.Connection[Any] | None = None
 
     def add(self, handler: Handler) -> Callable[[], None]:
         """Call `handler` from now on, until the returned function is called."""
@@ -62,11 +63,17 @@ class Listener:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    def abandon(self) -> None:
+        """The same without the loop, which has closed; a loop that closed in good order has ended the task."""
+        connection, self._connection, self._task = self._connection, None, None
+        if connection is not None:
+            lines.drop(connection)
+
     async def _run(self) -> None:
         pause_s = PAUSE_MIN_S
         while True:
             try:
-                connection = await lines.connect(self._address)
+                connection = self._connection = await lines.connect(self._address)
             except StoreError as error:
                 telemetry.emit("listener.failed", url=self._address.public, error=str(error))
                 await asyncio.sleep(pause_s)

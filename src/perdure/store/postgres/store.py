@@ -72,9 +72,10 @@ class PostgresStore:
             await part.close()
 
     def abandon(self) -> None:
-        self._claims.abandon()
-        self._commits.abandon()
-        self._clients.abandon()
+        self._listener.abandon()
+        self._attendance.abandon()
+        for part in (self._claims, self._commits, self._clients):
+            part.abandon()
 
     def clone(self) -> PostgresStore:
         return PostgresStore(self._given_url)
@@ -180,12 +181,10 @@ class PostgresStore:
     # -- operators -------------------------------------------------------------------------------------------
 
     async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
-        await self._client_line("retry", run=run, drop_keys=list(drop_keys))
-        return await self._get_run(run)
+        return await self._sent_on("retry", run, drop_keys=list(drop_keys))
 
     async def release(self, run: int) -> Run | None:
-        await self._client_line("release", run=run)
-        return await self._get_run(run)
+        return await self._sent_on("release", run)
 
     async def watch(self, runs: Sequence[int]) -> None:
         await self._client_line("watch", runs=list(runs))
@@ -246,9 +245,20 @@ class PostgresStore:
         statement = self._statements[name]
         return await self._clients.fetch(statement.text, *statement.arguments(values))
 
-    async def _get_run(self, run: int) -> Run | None:
-        found = await self._reader.get_runs([run])
-        return found[0] if found else None
+    async def _sent_on(self, name: str, run: int, /, **values: Any) -> Run | None:
+        """What an operator does, and the run as that leaves it: one transaction, for a moment later a worker may have
+        claimed it, and the operator would be told that it was not his to send on."""
+        act, get = self._statements[name], self._statements["get_runs"]
+
+        async def work(connection: Any) -> list[Any]:
+            async with connection.transaction():
+                await connection.fetch(act.text, *act.arguments({"run": run, **values}))
+                found: list[Any] = await connection.fetch(get.text, *get.arguments({"runs": [run]}))
+                return found
+
+        async with self._clients.line() as line:
+            found = await line.use(work)
+        return rows.to_run(found[0]) if found else None
 
 
 def _by_run(found: Iterable[Any]) -> dict[int, list[Any]]:

@@ -21,6 +21,7 @@ from perdure.core.changes import (
     RequeueRun,
 )
 from perdure.core.records import Kind, RunState
+from perdure.store import reasons
 from perdure.store.protocol import Hint
 from perdure.store.slices import within_slices
 from perdure.store.sqlite.errors import SUSPECT_ERRORS, is_refusal
@@ -102,10 +103,7 @@ def _news(tx: Transaction, changes: Sequence[Change], refused: dict[int, str]) -
     for each, at in zip(changes, addresses, strict=True):
         if at is not None and fences.get(at, each.fence) != each.fence:
             _, super_step, key = at
-            reason = (
-                f"checkpoint {key!r} of super-step {super_step} was recorded under fence {fences[at]}; "
-                f"fence {each.fence} cannot record it again"
-            )
+            reason = reasons.recorded_before(key, super_step, under=fences[at], fence=each.fence)
             refused.setdefault(each.run, reason)
     news: dict[_Address | int, Change] = {}
     for number, (each, at) in enumerate(zip(changes, addresses, strict=True)):

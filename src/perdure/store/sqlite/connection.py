@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from perdure.store.sqlite.clock import MachineClock
 
 CACHE_KIB: Final = 64 * 1024
 """Page cache of the writer: with the default of 2 MiB, inserts ran at a quarter of the speed."""
@@ -34,7 +35,7 @@ class Database:
 
     path: Path
     synchronous: str
-    now_us: Callable[[], int]
+    clock: MachineClock
 
     @property
     def file(self) -> tuple[int, int] | None:
@@ -61,7 +62,6 @@ class Database:
             connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}")
             connection.execute("pragma temp_store = memory")
-            connection.create_function("now_us", 0, self.now_us, deterministic=True)
         except BaseException:
             connection.close()
             raise

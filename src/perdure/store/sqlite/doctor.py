@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.core.limits import MIB
-from perdure.store.sqlite import filesystem, schema
+from perdure.store.sqlite import clock, filesystem, schema
 from perdure.store.sqlite.connection import Database
 from perdure.store.sqlite.transaction import Reader
 
@@ -26,6 +26,7 @@ def diagnose(reader: Reader, database: Database) -> list[Check]:
         _journal_mode(reader),
         _synchronous(reader),
         _schema(reader, database),
+        _clock(reader, database),
         _integrity(reader, database),
     ]
 
@@ -67,6 +68,15 @@ def _schema(reader: Reader, database: Database) -> Check:
     version = schema.version_of(reader.connection, database.path)
     well = version == schema.VERSION
     return ("schema", well, f"version {version}{'' if well else f', needs {schema.VERSION}: run `perdure migrate`'}")
+
+
+def _clock(reader: Reader, database: Database) -> Check:
+    ahead_us = clock.look(reader, database.clock).ahead_us
+    if ahead_us < clock.STEP_US:
+        return ("clock", True, "goes with this machine's")
+    hours = ahead_us * clock.SLEW / 3_600_000_000
+    ahead = f"{ahead_us // 1_000_000:,} s ahead of this machine's, which was set back"
+    return ("clock", False, f"{ahead}; it goes a tenth slower until they agree, in {hours:.1f} h of use")
 
 
 def _integrity(reader: Reader, database: Database) -> Check:

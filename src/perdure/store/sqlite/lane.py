@@ -251,7 +251,7 @@ class ReadRounds(_Rounds):
         return [self._one(operation) for operation in operations]
 
     def _one(self, operation: Operation) -> Any:
-        answer = attempt(lambda: operation(Reader(self.connection, self.database.now_us())))
+        answer = attempt(lambda: operation(Reader(self.connection)))
         if isinstance(answer, Failed) and breaks_connection(answer.error):
             self.end()
         return self._told(answer)
@@ -286,7 +286,7 @@ class WriteRounds(_Rounds):
             connection = self.connection
             connection.execute("begin immediate")
             try:
-                tx = Transaction(connection, self.database.now_us())
+                tx = Transaction(connection, self.database.clock)
                 answers = [self._one(tx, operation) for operation in operations]
                 if Hint.WORK in tx.hints and not tx.value("anybody_idle"):
                     tx.hints.remove(Hint.WORK)

@@ -23,11 +23,18 @@ def retry(tx: Transaction, run: int, drop_keys: Sequence[str]) -> Run | None:
     found = _get(tx, run)
     if found is None or found.state not in (RunState.FAILED, RunState.CANCELLED):
         return found
+    head = tx.row("head_of_thread", thread=found.thread)
+    goes_first = head is None or _gives_way(head, found)
+    if tx.value("would_undo", run=run, goes_first=goes_first):
+        return found
     for key in drop_keys:
         tx.run("forget_attempts", run=run, key=key)
         tx.run("forget_failure", run=run, key=key)
     tx.run("delete_end", run=run)
-    return _requeue(tx, found, ready=_rejoin_thread(tx, found))
+    if head is not None and goes_first:
+        tx.run("unready", run=head[0])
+    tx.run("deepen_thread", thread=found.thread, head=run if goes_first else head[0])
+    return _requeue(tx, found, ready=goes_first)
 
 
 def watch(tx: Transaction, runs: Sequence[int]) -> None:
@@ -35,20 +42,11 @@ def watch(tx: Transaction, runs: Sequence[int]) -> None:
     tx.run("watch", runs=encode(runs))
 
 
-def _rejoin_thread(tx: Transaction, run: Run) -> bool:
-    """Put the run back among its thread's unfinished ones; whether it is the head. A head that somebody has begun, or
-    that waits for a person, keeps its turn."""
-    head = tx.row("head_of_thread", thread=run.thread)
-    if head is None:
-        tx.run("deepen_thread", thread=run.thread, head=run.id)
-        return True
-    first, ordinal, untouched = head
-    if ordinal < run.ordinal or not untouched:
-        tx.run("deepen_thread", thread=run.thread, head=first)
-        return False
-    tx.run("unready", run=first)
-    tx.run("deepen_thread", thread=run.thread, head=run.id)
-    return True
+def _gives_way(head: tuple[int, int, bool], run: Run) -> bool:
+    """Whether a thread's head lets an older run go first. One that somebody has begun, or that waits for a person,
+    keeps its turn."""
+    _, ordinal, untouched = head
+    return bool(untouched) and run.ordinal < ordinal
 
 
 def _requeue(tx: Transaction, run: Run, *, ready: bool) -> Run | None:

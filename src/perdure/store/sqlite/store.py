@@ -9,7 +9,6 @@ share the file through the side directory (`files.py`, `wake.py`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, Tak
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import claim, commit, filesystem, operate, read, schema, start, wake, workers
+from perdure.store.sqlite.clock import MachineClock, look, machine_clock
 from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.doctor import diagnose
 from perdure.store.sqlite.errors import translate
@@ -36,23 +36,23 @@ ANSWER_S: Final = 60.0
 writer lock makes the others wait this long."""
 
 
-def system_now_us() -> int:
-    """Microseconds since the epoch: the clock that all processes on this machine share."""
-    return time.time_ns() // 1000
-
-
 class SQLiteStore:
-    """A store in the file at `path`, and in `<path>-workers/` beside it."""
+    """A store in the file at `path`, and in `<path>-workers/` beside it.
+
+    A test may give the clocks: `now_us` is the machine's wall clock, which may step, and `ticks_us`, if it is there,
+    one that never goes back and that all processes on the file share.
+    """
 
     def __init__(
-        self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] = system_now_us,
-        lane: type[Lane] | type[InlineLane] = Lane,
+        self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] | None = None,
+        ticks_us: Callable[[], int] | None = None, lane: type[Lane] | type[InlineLane] = Lane,
     ) -> None:  # fmt: skip
         if synchronous not in ("off", "normal", "full", "extra"):
             raise StoreError(f"synchronous={synchronous!r} is unknown; use full, normal, extra or off")
         if str(path) in ("", ":memory:"):
             raise StoreError("a SQLite store needs a file; for one in memory use memory://")
-        self._database = Database(Path(path).resolve(), synchronous, now_us)
+        given = None if now_us is None else MachineClock(now_us, ticks_us, "given" if ticks_us else "")
+        self._database = Database(Path(path).resolve(), synchronous, given or machine_clock())
         self._directory = side_directory(self._database.path)
         self._lane = lane
         self._open: _Open | None = None
@@ -86,16 +86,17 @@ class SQLiteStore:
 
     def clone(self) -> SQLiteStore:
         """An unopened store on the same file."""
-        database = self._database
-        return SQLiteStore(database.path, synchronous=_level(database.synchronous), now_us=database.now_us, lane=self._lane)
+        clone = SQLiteStore(self._database.path, lane=self._lane)
+        clone._database = self._database
+        return clone
 
     async def migrate(self) -> tuple[int, int]:
         """Bring the file's schema up to date; the versions before and after."""
         return await asyncio.to_thread(self._with_file, schema.migrate)
 
     async def now_us(self) -> int:
-        """The clock of this machine."""
-        return self._database.now_us()
+        """The file's clock; see `clock.py`."""
+        return await self._read(lambda reader: look(reader, self._database.clock).now)
 
     async def reserve_ids(self, count: int) -> int:
         return await self._write(partial(workers.reserve_ids, count=count))
@@ -311,12 +312,3 @@ def _version_or_new(connection: Any, path: Path) -> tuple[int, int]:
     if version == 0:
         _, version = schema.migrate(connection, path)
     return version, version
-
-
-def _level(synchronous: str) -> Synchronous:
-    """The same level, typed again."""
-    match synchronous:
-        case "off" | "normal" | "full" | "extra":
-            return synchronous
-        case _:
-            raise AssertionError(synchronous)

@@ -21,6 +21,7 @@ import msgspec
 
 from perdure.store import sql
 from perdure.store.protocol import Hint
+from perdure.store.sqlite.clock import MachineClock, tick
 
 T = TypeVar("T")
 
@@ -38,11 +39,10 @@ _ROW: Final = re.compile(r"\(\?(?:, \?)*\)")
 class Reader:
     """Runs statements by name on one connection, and reads whole sets."""
 
-    __slots__ = ("connection", "now")
+    __slots__ = ("connection",)
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.now = now
 
     def run(self, name: str, /, **values: Any) -> int:
         """Execute a write; the number of rows it touched."""
@@ -79,13 +79,15 @@ class Reader:
 
 
 class Transaction(Reader):
-    """A reader that writes: what operations see of the writer's transaction."""
+    """A reader that writes: what operations see of the writer's transaction. It happens at one time, `now`; to leave
+    its mark on the clock is the first thing that it does."""
 
-    __slots__ = ("hints",)
+    __slots__ = ("hints", "now")
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
-        super().__init__(connection, now)
+    def __init__(self, connection: sqlite3.Connection, clock: MachineClock) -> None:
+        super().__init__(connection)
         self.hints: set[Hint] = set()
+        self.now = tick(self, clock)
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Write a set of rows; how many were really written."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from perdure.core.changes import NewWorker
 from perdure.core.records import HeldReason, TakenOver, WorkerState
+from perdure.store import reasons
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.transaction import Transaction, encode
 
@@ -54,8 +55,7 @@ def _take_over(tx: Transaction, worker: int, recoveries_max: int) -> TakenOver:
     tx.run("recover_runs", worker=worker, now=tx.now)
     poisoned = tx.array("poisoned", runs=encode(runs), recoveries_max=recoveries_max)
     for run, strikes in poisoned:
-        detail = f"{strikes} workers in a row died while they executed it, without one new checkpoint."
-        tx.run("hold_run", run=run, reason=HeldReason.POISON, detail=detail)
+        tx.run("hold_run", run=run, reason=HeldReason.POISON, detail=reasons.poisoned(strikes))
     held = [run for run, _ in poisoned]
     if held and tx.value("anybody_watches", runs=encode(held)):
         tx.hints.add(Hint.ENDED)

@@ -31,11 +31,13 @@ from perdure.testing.conformance.agreement import Agreement
 from perdure.testing.conformance.claiming import Claiming
 from perdure.testing.conformance.committing import Committing
 from perdure.testing.conformance.harness import Bench, Harness, scenario
+from perdure.testing.conformance.living import Living
 from perdure.testing.conformance.operating import Operating
 from perdure.testing.conformance.ownership import Ownership
 from perdure.testing.conformance.racing import Racing
-from perdure.testing.conformance.reading import Hinting, Living, Reading
+from perdure.testing.conformance.reading import Hinting, Reading
 from perdure.testing.conformance.recovery import Recovery
+from perdure.testing.conformance.repeating import Repeating
 from perdure.testing.conformance.starting import Starting
 
 __all__ = ["Bench", "Harness", "StoreConformance", "scenario"]
@@ -45,6 +47,7 @@ class StoreConformance(
     Starting,
     Claiming,
     Committing,
+    Repeating,
     Ownership,
     Recovery,
     Operating,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.core.limits import PRIORITY_MAX, RECOVERIES_MAX, SUSPECT_STRIKES
+from perdure.core.limits import CLAIM_ROWS_MAX, PRIORITY_MAX, RECOVERIES_MAX, SUSPECT_STRIKES
 from perdure.core.records import Claimed, Kind, RunState
 from perdure.testing.conformance.harness import (
     Bench,
@@ -173,6 +173,24 @@ class Claiming(Harness):
         assert len(await bench.claim(worker, limit=3)) == 3
         assert len(await bench.claim(worker, limit=3)) == 2
         assert await bench.claim(worker, limit=3) == []
+
+    @scenario
+    async def test_one_claim_takes_no_more_than_the_most_there_may_be(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        await bench.start_many(CLAIM_ROWS_MAX + 1)
+
+        assert len(await bench.claim(worker, limit=10 * CLAIM_ROWS_MAX)) == CLAIM_ROWS_MAX
+        assert len(await bench.claim(worker, limit=-1)) == 0
+        assert len(await bench.claim(worker)) == 1
+
+    @scenario
+    async def test_an_agent_or_a_queue_that_is_named_twice_counts_once(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        runs = await bench.start_many(3)
+
+        claimed = await bench.claim(worker, agents=("agent", "agent"), queues=("default", "default"), limit=2)
+
+        assert [each.run for each in claimed] == runs[:2]
 
     @scenario
     async def test_a_delayed_run_is_not_claimed_before_its_time(self, bench: Bench) -> None:

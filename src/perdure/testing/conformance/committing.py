@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from perdure.core.changes import Change, CommitOutcome
+from perdure.core.changes import CommitOutcome
 from perdure.core.limits import COMMIT_ROWS_MAX, KEY_CHARS_MAX
-from perdure.core.records import Checkpoint, Claimed, HeldReason, Kind, Outcome, RunState
+from perdure.core.records import Checkpoint, HeldReason, Kind, Outcome, RunState
+from perdure.store import reasons
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,
@@ -106,6 +107,8 @@ class Committing(Harness):
         await bench.commit(worker, attempt(claimed, "a", 1), attempt(claimed, "a", 2))
 
         await bench.commit(worker, attempt(claimed, "a", 1, error=b"boom", ended_at=9))
+
+        await bench.commit(worker, attempt(claimed, "a", 1))  # a late copy of what was sent first
 
         tries = await bench.store.attempts(claimed.run)
         assert [(row.attempt, row.error, row.ended_at) for row in tries] == [(1, b"boom", 9), (2, None, None)]
@@ -300,99 +303,6 @@ class Committing(Harness):
 
         assert await bench.store.blobs(claimed.thread, [same.digest, same.digest]) == {same.digest: b"same"}
 
-    # -- sent again ------------------------------------------------------------------------------------------
-
-    @scenario
-    async def test_every_kind_of_change_may_be_sent_again(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin()
-        put = blob(b"data")
-        batches: list[list[Change]] = [
-            [step(claimed, "a", blobs=(put,))],
-            [attempt(claimed, "b", error=b"boom", ended_at=9)],
-            [step(claimed, "b", failed=True, seq=2), attempt(claimed, "c")],
-            [again(claimed, 2, state=b"state", blobs=(put,))],
-        ]
-        for batch in batches:
-            await self._send_twice(bench, worker, claimed, batch)
-
-    @scenario
-    async def test_the_end_of_a_run_may_be_sent_again(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin("t")
-        await bench.start("t")
-
-        batch: list[Change] = [step(claimed, "a"), again(claimed, 2), end(claimed, super_step=3, state=b"state")]
-
-        await self._send_twice(bench, worker, claimed, batch)
-        assert (await bench.thread("t")).depth == 1
-
-    @scenario
-    async def test_a_failure_may_be_sent_again(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin()
-
-        await self._send_twice(bench, worker, claimed, [step(claimed, "a", failed=True), fail(claimed)])
-
-    @scenario
-    async def test_a_requeue_may_be_sent_again(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin()
-
-        batch: list[Change] = [
-            step(claimed, "a", failed=True),
-            step(claimed, "b"),
-            requeue(claimed, 60, drop_keys=("a",)),
-        ]
-
-        await self._send_twice(bench, worker, claimed, batch)
-
-    @scenario
-    async def test_a_hold_may_be_sent_again(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin()
-
-        await self._send_twice(bench, worker, claimed, [step(claimed, "a"), attempt(claimed, "b"), hold(claimed)])
-
-    @scenario
-    async def test_a_repeated_end_leaves_the_next_run_of_the_thread_alone(self, bench: Bench) -> None:
-        worker, first = await bench.begin("t")
-        await bench.start("t")
-        await bench.commit(worker, end(first))
-        second = await bench.claim_one(worker)
-
-        await bench.commit(worker, end(first))
-
-        assert (await bench.run(second.run)).state is RunState.RUNNING
-        assert (await bench.thread("t")).head == second.run
-        await bench.commit(worker, step(second, "a"))
-
-    @scenario
-    async def test_a_batch_sent_again_after_the_run_was_claimed_anew_changes_nothing(self, bench: Bench) -> None:
-        worker, first = await bench.begin()
-        batch: list[Change] = [step(first, "a"), requeue(first)]
-        await bench.commit(worker, *batch)
-        second = await bench.claim_one(worker)
-        before = await self._picture(bench, first)
-
-        outcome = await bench.store.commit(worker, batch)
-
-        assert outcome.alive and not outcome.refused
-        assert await self._picture(bench, first) == before
-        await bench.commit(worker, step(second, "b", seq=2))
-
-    async def _send_twice(self, bench: Bench, worker: int, claimed: Claimed, batch: list[Change]) -> None:
-        await bench.commit(worker, *batch)
-        await bench.advance_s(1)
-        before = await self._picture(bench, claimed)
-
-        await bench.commit(worker, *batch)
-
-        assert await self._picture(bench, claimed) == before
-
-    async def _picture(self, bench: Bench, claimed: Claimed) -> object:
-        return (
-            await bench.run(claimed.run),
-            await bench.store.get_thread(claimed.thread_id),
-            await bench.log(claimed.run),
-            await bench.store.attempts(claimed.run),
-        )
-
     # -- refused ---------------------------------------------------------------------------------------------
 
     @scenario
@@ -423,7 +333,8 @@ class Committing(Harness):
 
         outcome = await bench.store.commit(worker, [step(second, "a", b"second")])
 
-        assert list(outcome.refused) == [second.run]
+        why = reasons.recorded_before("a", 1, under=first.fence, fence=second.fence)
+        assert outcome.refused == {second.run: why}
         assert await bench.steps(first.run) == {"a": b"first"}
 
     @scenario

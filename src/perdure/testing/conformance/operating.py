@@ -108,15 +108,64 @@ class Operating(Harness):
     @scenario
     async def test_a_retried_run_goes_on_from_the_state_at_its_own_boundary(self, bench: Bench) -> None:
         worker, first = await bench.begin("t")
-        await bench.start("t")
+        second = await bench.start("t")
         await bench.commit(worker, again(first, 2, state=b"of the first"), fail(first, super_step=3))
-        second = await bench.claim_one(worker)
-        assert second.state == b"of the first"
-        await bench.commit(worker, end(second, state=b"of the second"))
 
         await bench.store.retry(first.run, [])
 
-        assert (await bench.claim_one(worker)).state == b"of the first"
+        retried = await bench.claim_one(worker)
+        assert (retried.run, retried.super_step, retried.state) == (first.run, 2, b"of the first")
+        await bench.commit(worker, end(retried, state=b"done"))
+        following = await bench.claim_one(worker)
+        assert (following.run, following.state) == (second, b"done")
+
+    @scenario
+    async def test_a_run_is_not_sent_on_from_a_state_that_later_runs_have_built_upon(self, bench: Bench) -> None:
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        broken = step(first, "a", failed=True, super_step=2)
+        await bench.commit(worker, again(first, 2, state=b"of the first"), broken, fail(first, super_step=3))
+        await bench.commit(worker, end(await bench.claim_one(worker), state=b"of the second"))
+        before, log = await bench.run(first.run), await bench.log(first.run)
+
+        assert await bench.store.retry(first.run, ["a"]) == before
+
+        assert (await bench.run(first.run), await bench.log(first.run)) == (before, log)
+        assert (await bench.thread("t")).depth == 0 and await bench.claim(worker) == []
+
+    @scenario
+    async def test_a_run_with_a_state_of_its_own_is_not_sent_on_behind_one_that_has_begun(self, bench: Bench) -> None:
+        """What has begun goes before it, and may move the state on meanwhile."""
+        worker, first = await bench.begin("t")
+        await bench.start("t")
+        await bench.commit(worker, again(first, 2, state=b"of the first"), fail(first, super_step=3))
+        second = await bench.claim_one(worker)
+        before = await bench.run(first.run)
+
+        assert await bench.store.retry(first.run, []) == before == await bench.run(first.run)
+
+        await bench.commit(worker, fail(second))
+        retried = await bench.store.retry(first.run, [])
+        assert retried is not None and retried.ready, "the other one has failed, and the state is still its own"
+
+    @scenario
+    async def test_a_run_without_a_state_of_its_own_is_sent_on_whatever_came_after_it(self, bench: Bench) -> None:
+        """In its first super-step it takes the thread's state as it finds it; and there may be none to undo."""
+        worker, first = await bench.begin("with state")
+        await bench.start("with state")
+        await bench.commit(worker, fail(first))
+        await bench.commit(worker, end(await bench.claim_one(worker), state=b"of the second"))
+        worker, stateless = await bench.begin("without")
+        await bench.start("without")
+        await bench.commit(worker, again(stateless, 2), fail(stateless, super_step=3))
+        following = await bench.claim_one(worker)
+        await bench.commit(worker, again(following, 2), end(following, super_step=3))
+
+        await bench.store.retry(first.run, [])
+        await bench.store.retry(stateless.run, [])
+
+        claimed = {each.run: each.state for each in await bench.claim(worker)}
+        assert claimed == {first.run: b"of the second", stateless.run: None}
 
     @scenario
     async def test_a_cancelled_run_can_be_sent_on(self, bench: Bench) -> None:

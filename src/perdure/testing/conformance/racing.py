@@ -11,6 +11,7 @@ from perdure.testing.conformance.harness import (
     LEASE_S,
     Bench,
     Harness,
+    again,
     blob,
     end,
     fail,
@@ -67,6 +68,29 @@ class Racing(Harness):
 
         assert sorted(ended) == sorted(ask.id for ask in asked)
         assert [(await bench.thread(f"t{n}")).depth for n in range(3)] == [0, 0, 0]
+
+    @scenario
+    async def test_a_retry_that_meets_the_claim_of_the_next_run_undoes_no_state(self, bench: Bench) -> None:
+        """Either the retried run goes first, from its own state, or it is not sent on."""
+        other = await bench.clone()
+        for turn in range(TURNS):
+            worker, first = await bench.begin(f"t{turn}")
+            second = await bench.start(f"t{turn}")
+            await bench.commit(worker, again(first, 2, state=b"of the first"), fail(first, super_step=3))
+            retrying, claiming = other.retry(first.run, []), bench.claim(worker)
+
+            if turn % 2:
+                retried, claimed = await asyncio.gather(retrying, claiming)
+            else:
+                claimed, retried = await asyncio.gather(claiming, retrying)
+
+            assert retried is not None
+            while not claimed:  # it looked while the retry held the rows
+                claimed = await bench.claim(worker)
+            sent_on = retried.state is RunState.QUEUED
+            assert [each.run for each in claimed] == [first.run if sent_on else second]
+            await bench.commit(worker, end(claimed[0], super_step=9))
+            await bench.commit(worker, *(end(each) for each in await bench.claim(worker)))
 
     @scenario
     async def test_joins_at_once_on_an_idle_thread_make_one_run(self, bench: Bench) -> None:

@@ -1,17 +1,16 @@
-"""Scenarios: listings, hints, and the life of a store."""
+"""Scenarios: listings and hints."""
 
 from __future__ import annotations
 
 from perdure.core.changes import RunFilter
-from perdure.core.limits import CLAIM_ROWS_MAX, RECOVERIES_MAX
+from perdure.core.limits import CLAIM_ROWS_MAX, LIST_ROWS_MAX
 from perdure.core.records import Kind, Outcome, RunState
-from perdure.store.protocol import Hint, Store
+from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,
     again,
     attempt,
-    blob,
     end,
     fail,
     hints,
@@ -174,6 +173,29 @@ class Reading(Harness):
         assert paged == rows
 
     @scenario
+    async def test_a_threads_page_after_a_run_that_is_not_there_is_empty(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        await bench.commit(worker, end(claimed))
+
+        assert await bench.store.thread_checkpoints(claimed.thread, after=(10**15, 1)) == []
+
+    @scenario
+    async def test_a_page_is_cut_at_the_most_there_may_be_and_empty_below_one(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        await bench.commit(worker, again(claimed, 2), end(claimed, super_step=3))
+        await bench.start_many(LIST_ROWS_MAX + 1)
+        store = bench.store
+
+        assert len(await store.list_runs(RunFilter(limit=10 * LIST_ROWS_MAX))) == LIST_ROWS_MAX
+        assert len(await store.list_threads(limit=10 * LIST_ROWS_MAX)) == LIST_ROWS_MAX
+        for limit in (0, -1):
+            assert await store.list_runs(RunFilter(limit=limit)) == []
+            assert await store.list_runs(RunFilter(limit=limit, thread_id="t")) == []
+            assert await store.list_threads(limit=limit) == []
+            assert await store.checkpoints(claimed.run, limit=limit) == []
+            assert await store.thread_checkpoints(claimed.thread, limit=limit) == []
+
+    @scenario
     async def test_tries_are_listed_by_super_step_key_and_number(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
         await bench.commit(worker, attempt(claimed, "b", 2), attempt(claimed, "b", 1), attempt(claimed, "a", 1))
@@ -309,100 +331,3 @@ class Hinting(Harness):
             await hinted(Hint.ENDED)
 
         assert heard == []
-
-
-class Living(Harness):
-    """What opening, closing, cloning and migrating promise."""
-
-    @scenario
-    async def test_a_store_keeps_to_the_protocol(self, bench: Bench) -> None:
-        assert isinstance(bench.store, Store)
-        assert "://" in bench.store.url
-        assert bench.store.clone().url == bench.store.url
-
-    @scenario
-    async def test_clones_share_one_clock(self, bench: Bench) -> None:
-        other = await bench.clone()
-
-        first, second, third = await bench.store.now_us(), await other.now_us(), await bench.store.now_us()
-
-        assert first <= second <= third
-
-    @scenario
-    async def test_migrating_again_changes_nothing(self, bench: Bench) -> None:
-        run = await bench.start()
-
-        _, version = await bench.store.migrate()
-
-        assert await bench.store.migrate() == (version, version)
-        assert await bench.store.clone().migrate() == (version, version)
-        assert (await bench.run(run)).state is RunState.QUEUED
-
-    @scenario
-    async def test_a_closed_store_may_be_closed_again_and_opened_again(self, bench: Bench) -> None:
-        own = await bench.clone()
-        await own.close()
-        await own.close()
-
-        await own.open()
-
-        run = await bench.start()
-        assert [found.id for found in await own.get_runs([run])] == [run]
-
-    @scenario
-    async def test_a_store_that_was_never_opened_may_be_closed(self, bench: Bench) -> None:
-        await bench.store.clone().close()
-
-    @scenario
-    async def test_a_clone_outlives_the_store_it_came_from(self, bench: Bench) -> None:
-        own = await bench.clone()
-        other = own.clone()
-        await own.close()
-
-        await other.open()
-        assert await other.reserve_ids(1) > 0
-        await other.close()
-
-    @scenario
-    async def test_data_outlive_the_last_open_store(self, bench: Bench) -> None:
-        worker, claimed = await bench.begin("t")
-        await bench.start("t")
-        data = blob(b"large" * 10_000)
-        await bench.commit(
-            worker,
-            step(claimed, "a", blobs=(data,)),
-            attempt(claimed, "b"),
-            again(claimed, 2, state=b"state"),
-        )
-        before = await self._everything(bench, claimed.run)
-        await bench.store.close()
-
-        await bench.store.open()
-
-        if self.durable:
-            assert await self._everything(bench, claimed.run) == before
-            assert await bench.store.blobs(claimed.thread, [data.digest]) == {data.digest: data.data}
-            await bench.commit(worker, end(claimed, super_step=3))
-
-    async def _everything(self, bench: Bench, run: int) -> object:
-        return (
-            await bench.store.list_runs(RunFilter()),
-            await bench.store.list_threads(),
-            await bench.log(run),
-            await bench.store.attempts(run),
-            await bench.store.workers(alive=False),
-        )
-
-    @scenario
-    async def test_the_doctor_finds_a_fresh_store_well(self, bench: Bench) -> None:
-        checks = await bench.store.diagnose()
-
-        assert checks
-        assert all(well for _, well, _ in checks), checks
-        assert all(what and found for what, _, found in checks)
-
-    @scenario
-    async def test_a_take_over_of_nobody_is_nothing(self, bench: Bench) -> None:
-        await bench.worker()
-
-        assert await bench.store.take_over([], recoveries_max=RECOVERIES_MAX) == []

@@ -8,6 +8,7 @@ import unittest
 from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import Claimed, RunState, WorkerState
+from perdure.store import reasons
 from perdure.testing.conformance.harness import (
     LEASE_S,
     Bench,
@@ -126,7 +127,7 @@ class Recovery(Harness):
 
         held = await bench.run(run)
         assert (held.state, held.reason, held.worker) == (RunState.HELD, "poison", None)
-        assert (held.recoveries, held.strikes) == (3, 3)
+        assert (held.recoveries, held.strikes, held.detail) == (3, 3, reasons.poisoned(3))
         assert held.fence > last.fence
         assert (await bench.thread("t")).head == run
         assert await bench.claim(await bench.worker()) == []

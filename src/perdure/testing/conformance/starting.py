@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from perdure.core.changes import KeyTaken, OtherAgent, Started, ThreadHeld
+from perdure.core.changes import KeyTaken, OtherAgent, RunFilter, Started, ThreadHeld
 from perdure.core.records import IfBusy, Kind, RunState
 from perdure.testing.conformance.harness import Bench, Harness, blob, end, in_threads, scenario
 
@@ -109,6 +109,16 @@ class Starting(Harness):
             OtherAgent("agent"),
         ]
         assert [found.id for found in await bench.store.get_runs([ask.id for ask in asked])] == [run, queued]
+
+    @scenario
+    async def test_a_start_that_comes_twice_in_one_call_is_one_run(self, bench: Bench) -> None:
+        plain, keyed = await bench.ask("t"), await bench.ask("u", key="k")
+
+        outcomes = await bench.store.start([plain, keyed, plain, keyed])
+
+        assert outcomes == [Started(plain.id, "t", True), Started(keyed.id, "u", True)] * 2
+        assert [run.id for run in await bench.store.list_runs(RunFilter())] == [keyed.id, plain.id]
+        assert (await bench.thread("t")).depth == 1
 
     @scenario
     async def test_an_empty_call_answers_nothing(self, bench: Bench) -> None:

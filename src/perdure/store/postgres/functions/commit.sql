@@ -148,7 +148,8 @@ begin
     set fence = excluded.fence,
         error = excluded.error,
         started_at = excluded.started_at,
-        ended_at = excluded.ended_at;
+        ended_at = excluded.ended_at
+    where excluded.error is not null or o.error is null;
   end if;
 
   if cardinality(n_run) + cardinality(e_run) + cardinality(q_run) + cardinality(h_run) = 0 then

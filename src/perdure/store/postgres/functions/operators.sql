@@ -1,5 +1,7 @@
 -- Send a failed or cancelled run on, at its current super-step. The thread is locked first, as a start does: the
--- run takes its old place among what is queued there.
+-- run takes its old place among what is queued there. It stays as it is where going on from the state at its own
+-- boundary would undo the state of later runs: of those that have ended, and of a head that has begun and would go
+-- before it.
 create or replace function perdure.retry(p_run bigint, p_drop_keys text[]) returns void
 language plpgsql volatile
 as $$
@@ -8,11 +10,49 @@ declare
   v_state text;
   v_ordinal bigint;
   v_head bigint;
+  v_snapshot_run bigint;
+  v_super_step integer;
+  v_has_state boolean;
+  v_goes_first boolean;
 begin
   select r.thread into v_thread from perdure.runs r where r.id = p_run;
-  select t.head into v_head from perdure.threads t where t.id = v_thread for no key update;
-  select r.state, r.ordinal into v_state, v_ordinal from perdure.runs r where r.id = p_run for no key update;
+  select t.head, t.snapshot_run
+  into v_head, v_snapshot_run
+  from perdure.threads t
+  where t.id = v_thread
+  for no key update;
+  select r.state, r.ordinal, r.super_step
+  into v_state, v_ordinal, v_super_step
+  from perdure.runs r
+  where r.id = p_run
+  for no key update;
   if not found or v_state not in ('failed', 'cancelled') then
+    return;
+  end if;
+
+  -- A head that nobody has begun gives way to the older run; a claim that comes first keeps it. Locked only then: an
+  -- end of the head's run holds its row and waits for the thread's.
+  v_goes_first := v_head is null;
+  if not v_goes_first then
+    perform from perdure.runs r
+    where r.id = v_head
+      and r.attempt = 0
+      and r.state <> 'held'
+      and r.ordinal > v_ordinal
+    for no key update;
+    v_goes_first := found;
+  end if;
+
+  select c.state is not null
+  into v_has_state
+  from perdure.checkpoints c
+  where c.run = p_run
+    and c.super_step = v_super_step
+    and c.key = '';
+  if v_super_step > 1 and v_has_state and (v_snapshot_run is distinct from p_run or not v_goes_first) then
+    if v_head is not null then
+      perform perdure.hint_work(); -- a claim may just have passed over the head
+    end if;
     return;
   end if;
 
@@ -25,16 +65,8 @@ begin
   perform perdure.drop_steps(array_fill(p_run, array[cardinality(p_drop_keys)]), p_drop_keys);
   perform perdure.forget_unfinished_tries(array[p_run]);
 
-  -- A head that nobody has begun gives way to the older run; a claim that comes first keeps it.
-  if v_head is not null then
-    update perdure.runs r
-    set ready = false
-    where r.id = v_head
-      and r.attempt = 0
-      and r.state <> 'held'
-      and r.ordinal > v_ordinal;
-  end if;
-  if v_head is null or found then
+  if v_goes_first then
+    update perdure.runs r set ready = false where r.id = v_head;
     update perdure.threads t set head = p_run where t.id = v_thread;
     update perdure.runs r set ready = true where r.id = p_run;
     perform perdure.hint_work();

@@ -1,5 +1,5 @@
--- Put runs on disk. No key comes twice in one call. Locks are taken in one order everywhere: keys in order, new
--- threads by name, known threads by id; so groups that overlap wait for each other and never in a circle.
+-- Put runs on disk. No key and no run comes twice in one call. Locks are taken in one order everywhere: keys in order,
+-- new threads by name, known threads by id; so groups that overlap wait for each other and never in a circle.
 --
 -- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is
 -- busy; 4 the thread belongs to another agent.

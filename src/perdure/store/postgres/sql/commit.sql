@@ -1,3 +1,7 @@
+-- name: wait_for_worker
+-- Wait until nothing of this worker is under way, and keep it so.
+select id from perdure.workers where id = :worker for update
+
 -- name: append_one
 -- Write one step, in the order of the function's arguments.
 select alive, lost, done

@@ -47,7 +47,7 @@ from mine m
 join perdure.checkpoints c on c.run = m.run and c.super_step = m.super_step and c.key = m.key
 
 -- name: record_attempts
--- File these tries; a later one with the same number replaces the earlier.
+-- File these tries; a later one with the same number replaces the earlier, unless that has ended and it has not.
 insert into perdure.attempts (run, super_step, key, attempt, fence, error, started_at, ended_at)
 select *
 from (values (?, ?, ?, ?, ?, ?, ?, ?))
@@ -57,6 +57,7 @@ on conflict (run, super_step, key, attempt) do update set
   error = excluded.error,
   started_at = excluded.started_at,
   ended_at = excluded.ended_at
+where excluded.error is not null or attempts.error is null
 
 -- name: put_blobs
 -- Store these blobs of a thread, except those that are there already.

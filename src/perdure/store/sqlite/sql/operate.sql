@@ -33,6 +33,17 @@ from perdure.threads t
 join perdure.runs r on r.id = t.head
 where t.id = :thread
 
+-- name: would_undo
+-- Whether a run, if it went on from the state at its own boundary, would undo that of later runs.
+select
+  r.super_step > 1
+  and b.state is not null
+  and (t.snapshot_run is not r.id or not :goes_first)
+from perdure.runs r
+join perdure.threads t on t.id = r.thread
+join perdure.checkpoints b on b.run = r.id and b.super_step = r.super_step and b.key = ''
+where r.id = :run
+
 -- name: deepen_thread
 -- Add an unfinished run to the thread, under this head.
 update perdure.threads
