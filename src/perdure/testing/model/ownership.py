@@ -15,8 +15,8 @@ One run of two steps, the second of which is an effect, and workers that come an
 Faults come from a small budget, in any combination and at any moment: crashes, leases that lapse, deaths that are
 none, answers that do not come, executions that break off.
 
-In the code today: all of this but the effect's ledger (`effects.py`), and two rules that the model asks for
-(`give_back_shuts_out_claims`, and `ends_compare_again` for two kinds of change).
+In the code today: all of this but the effect's ledger (`effects.py`). Two of its rules are there because this model
+asked for them (`give_back_shuts_out_claims`, `ends_compare_again`).
 """
 
 from __future__ import annotations
