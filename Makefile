@@ -16,6 +16,11 @@ BIN := $(VENV)/bin
 PYTHON ?=
 DEMO ?=
 BENCH ?=
+MINUTES ?= 1.5
+STORE ?=
+CHAOS ?=
+SEEDS ?= 500
+SEED ?=
 TESTS ?= tests
 WORKERS ?= 2
 
@@ -36,12 +41,15 @@ MAKE_VENV = "$$python" -m venv --clear $(1) >/dev/null 2>&1 \
     || { "$$python" -m venv --clear --without-pip $(1) && "$$python" -m pip --python $(1)/bin/python install --quiet pip; }; \
   $(1)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 
-.PHONY: help demo demo-llm bench test check format clean
+.PHONY: help demo demo-llm bench chaos sim prove test check format clean
 
 help:
 	@echo "make demo      200 questions to a team of agents, one worker killed in the middle"
 	@echo "make test      all tests, on SQLite and on a Postgres of their own (about 3 minutes)"
 	@echo "make check     style, types, layers and the house rules (seconds)"
+	@echo "make chaos     real processes hurt for MINUTES on SQLite and on a Postgres of their own, or on STORE"
+	@echo "make sim       SEEDS simulated worlds in virtual time (STORE=memory or sqlite), or the story of one (SEED=)"
+	@echo "make prove     every mutation against 2,000 seeds each, thousands of seeds, the model, differential programs"
 	@echo "make bench     how fast it is on this machine"
 	@echo "make demo-llm  the demonstration with a real language model (builds llama.cpp once: about 8 minutes)"
 	@echo "make format    set the code in the house style"
@@ -52,6 +60,23 @@ demo: $(VENV)/.ready
 
 bench: $(VENV)/.ready-tests
 	@$(BIN)/python -m tests.bench.on_postgres $(BENCH)
+
+chaos: $(VENV)/.ready-tests
+ifeq ($(STORE),)
+	@$(BIN)/python -m tests.chaos.on_both --minutes $(MINUTES) $(CHAOS)
+else
+	@$(BIN)/perdure chaos --store "$(STORE)" --minutes $(MINUTES) $(CHAOS)
+endif
+
+sim: $(VENV)/.ready-tests
+	@$(BIN)/python -m perdure.testing.simulation --store $(or $(STORE),memory) $(if $(SEED),--seed $(SEED) --story,--seeds $(SEEDS))
+
+prove: $(VENV)/.ready-tests
+	@$(BIN)/python -m tests.simulation.mutations
+	@$(BIN)/python -m perdure.testing.simulation --store memory --seeds 2000
+	@$(BIN)/python -m perdure.testing.simulation --store sqlite --seeds 500
+	@$(BIN)/python -m perdure.testing.model --large
+	@$(BIN)/python -m perdure.testing.differential --seeds 1000
 
 test: $(VENV)/.ready-tests
 	@echo "perdure: running the tests in $(WORKERS) processes"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perdure.core.records import RunState
+from perdure.testing.relay import Postgres, relay
 from tests.support import postgres
 from tests.support.agents import app_on, survey_result
-from tests.support.lost_answers import lossy_proxy
 from tests.support.sidelog import SideLog
 from tests.support.witness import all_runs, nothing_was_repeated_after_its_record
 
@@ -34,18 +34,19 @@ def test_c12_a_connection_lost_after_the_commit_repeats_nothing(
     schema = server.fresh_url().rpartition("=")[2]
 
     async def main() -> None:
-        async with lossy_proxy(str(server.directory / f".s.PGSQL.{server.port}")) as between:
+        speech = Postgres()
+        async with relay(server.directory / f".s.PGSQL.{server.port}", speech=speech) as between:
             url = f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable&schema={schema}"
             async with app_on(url) as app:
                 await app.runs()  # connected, and the schema is there
-                between.lose(pattern, every=every)
+                speech.lose(pattern, every=every)
                 async with asyncio.timeout(30), app.worker(concurrency=5):
                     handles = await asyncio.gather(*(app.start("survey", number) for number in range(RUNS)))
                     results = [await handle.result() for handle in handles]
 
-                between.lose(None)
+                speech.lose(None)
                 assert results == [survey_result(number) for number in range(RUNS)]
-                assert between.lost, what
+                assert speech.lost, what
                 store = (await app._client()).store
                 runs = await all_runs(store)
                 assert [run.state for run in runs] == [RunState.COMPLETED] * RUNS, "no start was made twice"

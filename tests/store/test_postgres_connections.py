@@ -20,8 +20,8 @@ from perdure.store.postgres.address import parse
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance import Bench
 from perdure.testing.conformance.harness import Harness, attempt, end, hints, requeue, step
+from perdure.testing.relay import Relay, relay
 from tests.support import postgres
-from tests.support.proxy import Proxy, proxy
 
 pytestmark = pytest.mark.postgres
 
@@ -59,8 +59,8 @@ async def admin(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
         await connection.close()
 
 
-def through(passing: Proxy, url: str) -> str:
-    """The same schema by way of the proxy."""
+def through(passing: Relay, url: str) -> str:
+    """The same schema by way of the relay."""
     return f"postgresql://postgres@127.0.0.1:{passing.port}/postgres?sslmode=disable&schema={parse(url).schema}"
 
 
@@ -191,7 +191,7 @@ def test_c12_a_commit_whose_answer_was_lost_is_recognised_when_sent_again() -> N
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
             worker, claimed = await bench.begin("t")
             await bench.start("t")
             batch: list[Change] = [step(claimed, "a"), end(claimed, state=b"state")]
@@ -215,7 +215,7 @@ def test_a_start_whose_answer_was_lost_is_recognised_when_sent_again() -> None:
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
             asked = [await bench.ask("t", key="k"), await bench.ask("t")]
             await far.start("prepares the statement")
             passing.lose_answers()
@@ -333,7 +333,7 @@ def test_c07_a_listener_that_hears_nothing_any_more_notices_and_looks_again(monk
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
             async with hints(far.store) as hinted:
                 await hinted(Hint.WORK)
                 await hinted(Hint.ENDED)

@@ -10,8 +10,11 @@ import asyncio
 import os
 import random
 import signal
+import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,16 @@ async def single(text: str) -> str:
     return await note(text)
 
 
+async def patient(gate: str) -> str:
+    """A step that may take as long as it likes."""
+    return await hold_open.options(timeout=None)(gate)
+
+
+async def impatient(gate: str) -> str:
+    """The same step, with a limit."""
+    return await hold_open.options(timeout=0.1, retry=QUICK)(gate)
+
+
 # -- bodies that misbehave -----------------------------------------------------------------------------------
 
 
@@ -182,6 +195,8 @@ ODD_VALUES: dict[str, Any] = {
     "nested nul": {"deep": [{"x": "a\0b"}]},
     "nul in a key": {"a\0b": 1},
     "surrogate in a key": {"a\ud800b": 1},
+    "nan in a list": [1.0, float("nan"), float("-inf")],
+    "huge in a key": {10**400: 1},
     "object": object(),
 }
 
@@ -220,6 +235,98 @@ async def wrong_again(number: int) -> int | Again:
     return Again("not a number")
 
 
+# -- a tool, and a model that fails ---------------------------------------------------------------------------
+
+
+@perdure.step
+async def charge(customer: str) -> str:
+    with told(customer=customer):
+        return f"receipt of {customer}"
+
+
+@perdure.step(retry=1)
+async def complete(prompt: str, folder: str) -> str:
+    """A model call that fails at its first two calls, in whatever processes they are."""
+    with told():
+        if len(list(Path(folder).iterdir())) < 2:
+            tempfile.mkdtemp(dir=folder)
+            raise ConnectionError("the model is away")
+        await opened(f"{folder}.gate")
+        return prompt.upper()
+
+
+async def buying(customer: str, folder: str) -> str:
+    """A tool that succeeds, then a model call."""
+    return await complete(await charge(customer), folder)
+
+
+# -- a provider that is busy ---------------------------------------------------------------------------------
+
+
+class Busy(Exception):
+    """What an HTTP client raises for a 429."""
+
+    def __init__(self, retry_after: str) -> None:
+        super().__init__("429 Too Many Requests")
+        self.status_code = 429
+        self.headers = {"Retry-After": retry_after}
+
+
+def answer_when_free(opens: str, wait_s: int, as_date: bool) -> str:
+    """A provider that refuses everybody until `wait_s` after its first call. The file keeps when that was, for
+    providers outlive workers."""
+    path, now = Path(opens), time.time()
+    if not path.exists():
+        path.write_text(str(now + wait_s))
+    free_at = float(path.read_text())
+    if now < free_at:
+        raise Busy(format_datetime(datetime.fromtimestamp(free_at + 1, UTC), usegmt=True) if as_date else str(wait_s))
+    return "answered"
+
+
+@perdure.step(retry=Retry(attempts=2, delay_s=0.01))
+async def ask_provider(opens: str, wait_s: int, as_date: bool) -> str:
+    with told():
+        return answer_when_free(opens, wait_s, as_date)
+
+
+async def polite(opens: str, wait_s: int, as_date: bool = False) -> str:
+    """A step of two tries: it succeeds if the second comes when the provider has said."""
+    return await ask_provider(opens, wait_s, as_date)
+
+
+async def polite_as_a_whole(opens: str, wait_s: int, as_date: bool = False) -> str:
+    """The same, where the step has one try and the agent two."""
+    return await ask_provider.options(retry=1)(opens, wait_s, as_date)
+
+
+# -- usage ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Usage:
+    """What the calls of a run used."""
+
+    calls: int = 0
+    tokens: int = 0
+
+
+@perdure.step(retry=QUICK)
+async def spend(tokens: int) -> Usage:
+    with told():
+        await pause(0)
+    return Usage(calls=1, tokens=tokens)
+
+
+async def spending(calls: int, round: int = 1, *, state: Usage) -> Usage | Again:
+    """Each call's usage is in its record; the agent adds it up, in two super-steps."""
+    for each in await asyncio.gather(*(spend(10 * round + call) for call in range(calls))):
+        state.calls += each.calls
+        state.tokens += each.tokens
+    state.tokens += (await spend(1000)).tokens
+    return Again(calls, round + 1) if round < 2 else state
+
+
 # -- a script with every kind of write -----------------------------------------------------------------------
 
 
@@ -248,9 +355,14 @@ async def scripted(word: str, round: int = 1, *, state: Tally) -> str | Again:
 def app_on(store: str | None = None, name: str = "crash") -> App:
     """The app with all agents, on a store."""
     made = App(name, store=store)
-    for fn in (survey, gated, idling, single, blocking, doomed, lethal, odd, giving, bulky, wrong_again):
+    for fn in (survey, gated, idling, single, patient, impatient, buying):
+        made.agent(fn)
+    made.agent(polite)
+    made.agent(retry=Retry(attempts=2, delay_s=0.01, retry_on=perdure.StepFailed))(polite_as_a_whole)
+    for fn in (blocking, doomed, lethal, odd, giving, bulky, wrong_again):
         made.agent(fn)
     made.agent(durability="sync")(scripted)
+    made.agent(durability="sync")(spending)
     return made
 
 

@@ -18,12 +18,13 @@ PRELOADED = [
     "perdure.store.sqlite",
     "perdure.store.postgres",
     "tests.support.agents",
-    "tests.support.lives",
+    "tests.support.scenarios",
 ]
 
 
 def context() -> ForkServerContext:
     """The fork server, with what children need."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(PRELOADED)
     return made
@@ -36,7 +37,6 @@ def run_child(target: Callable[..., None], *args: Any) -> int:
 
 def run_children(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[int]:
     """Run several at once to their ends."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     made = context()
     children = [made.Process(target=target, args=args) for args in arguments]
     try:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import postgres
 
 REAL = ("sqlite", "postgres")
+
+PARAMETERS = [pytest.param(kind, marks=[pytest.mark.postgres] * (kind == "postgres")) for kind in REAL]
+"""The same for `pytest.mark.parametrize`."""
 
 
 def fresh_url(kind: str, folder: Path) -> str:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, Entry] = {
     "release": Entry("perdure.cli.operate:release", "Send a held RUN on."),
     "migrate": Entry("perdure.cli.migrate:migrate", "Bring the store's schema up to date."),
     "doctor": Entry("perdure.cli.doctor:doctor", "Check this machine and the store, and say what to do."),
+    "chaos": Entry("perdure.cli.chaos:chaos", "Hurt real workers on a real store, and check every promise."),
     "bench": Entry("perdure.bench.command:bench", "Measure this machine, each number beside its raw limit."),
 }
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from perdure.core.records import Checkpoint, Kind, Run, RunState, Worker, WorkerState, run_id
 from perdure.demo.sidelog import Body, Mark, What
+from perdure.testing.chaos.books import one_writer_after_the_other
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,23 +221,10 @@ def agreement(evidence: Evidence) -> Promise:
 def fences(evidence: Evidence) -> Promise:
     """Along each run's log the fences only grow, one fence is one worker, and no older fence wrote after a newer
     one."""
-    broken = sum(not in_order(records) for records in evidence.records.values())
+    broken = sum(not one_writer_after_the_other(records) for records in evidence.records.values())
     highest = max((record.fence for records in evidence.records.values() for record in records), default=0)
     text = f"fences only grew, one worker each (the highest is {highest})"
     return Promise(not broken, text if not broken else f"fences out of order in the logs of {broken} runs")
-
-
-def in_order(records: Iterable[Checkpoint]) -> bool:
-    """Whether a run's log shows one writer after the other."""
-    owners: dict[int, int] = {}
-    times: dict[int, list[int]] = defaultdict(list)
-    for record in records:
-        if not (record.kind is Kind.BOUNDARY and record.super_step == 1):  # filed by the starter, before any claim
-            times[record.fence].append(record.ended_at)
-            if owners.setdefault(record.fence, record.worker) != record.worker:
-                return False
-    spans = [(min(times[fence]), max(times[fence])) for fence in sorted(times)]
-    return all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
 
 
 def recovery(evidence: Evidence) -> Recovery:

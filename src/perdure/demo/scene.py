@@ -16,20 +16,20 @@ from typing import Final
 
 from perdure.app import App
 from perdure.client.info import RunInfo
-from perdure.core.changes import RunFilter
-from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Checkpoint, Run, RunState, Worker, WorkerState, run_id
+from perdure.core.records import Run, RunState, Worker, WorkerState, run_id
 from perdure.demo import corpus, questions
 from perdure.demo.answers import write_answers
 from perdure.demo.brief import Brief
 from perdure.demo.model import Endpoint
-from perdure.demo.processes import Staff, WorkerProcess
+from perdure.demo.processes import Staff
 from perdure.demo.report import Evidence, Kill, Report, judge
 from perdure.demo.screen import PlainScreen, Progress, WorkerView
 from perdure.demo.sidelog import LogReader, Mark, What, in_flight
 from perdure.errors import PerdureError
 from perdure.store import open_url
 from perdure.store.protocol import Store
+from perdure.testing.chaos.books import log_of, runs_of
+from perdure.testing.chaos.processes import Child
 
 CONCURRENCY_MAX: Final = 4
 """Runs in each worker's hands: few, so that the scene lasts long enough to be watched."""
@@ -181,7 +181,7 @@ class Scene:
         self.screen.show(Progress(self.answered, self.script.questions, begun.total(), tuple(views)))
         self._tell_taken_over(runs, workers)
 
-    def _view(self, worker: WorkerProcess, runs: int, begun: int) -> WorkerView:
+    def _view(self, worker: Child, runs: int, begun: int) -> WorkerView:
         state = "killed" if not worker.alive else "working" if begun else "starting"
         return WorkerView(worker.name, worker.pid, state, runs, len(in_flight(self.log.marks, worker.pid)), begun)
 
@@ -212,7 +212,7 @@ class Scene:
 
     # -- the kill --------------------------------------------------------------------------------------------
 
-    def _victim(self, marks: list[Mark]) -> WorkerProcess | None:
+    def _victim(self, marks: list[Mark]) -> Child | None:
         """The worker to kill now: the one with most to lose, once enough is answered and something is in flight."""
         if self.kill is not None or self.answered < int(self.script.questions * KILL_SHARE):
             return None
@@ -224,7 +224,7 @@ class Scene:
         victim = max(self.staff.alive, key=lambda worker: len(busy[worker.pid]))
         return victim if busy[victim.pid] else None
 
-    async def _kill(self, store: Store, victim: WorkerProcess) -> None:
+    async def _kill(self, store: Store, victim: Child) -> None:
         """`kill -9`, note the moment on both clocks, and put another worker in its place."""
         store_us, mono = await store.now_us(), time.monotonic()
         victim.kill()
@@ -264,28 +264,6 @@ class Performance:
     evidence: Evidence
     report: Report
     results: list[RunInfo]
-
-
-async def runs_of(store: Store, tag: str) -> list[Run]:
-    """The scene's runs, oldest first."""
-    runs: list[Run] = []
-    while True:
-        after = runs[-1].id if runs else None
-        page = await store.list_runs(RunFilter(tags=(tag,), limit=LIST_ROWS_MAX, after=after))
-        runs += page
-        if len(page) < LIST_ROWS_MAX:
-            return sorted(runs, key=lambda run: run.id)
-
-
-async def log_of(store: Store, run: int) -> tuple[Checkpoint, ...]:
-    """A run's whole log."""
-    records: list[Checkpoint] = []
-    while True:
-        after = (records[-1].super_step, records[-1].seq) if records else None
-        page = await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after)
-        records += page
-        if len(page) < LIST_ROWS_MAX:
-            return tuple(records)
 
 
 async def results_of(client: App, runs: list[Run]) -> list[RunInfo]:

@@ -1,0 +1,319 @@
+"""A relay of connections: it stands between a client and a server, and does what networks do.
+
+`async with relay(target) as between:` listens on a free port of the loopback (`between.port`) and passes bytes to the
+target, a host and port or the path of a unix socket, until it is told otherwise:
+
+- `cut()`: every connection is gone at once.
+- `swallow()`: the connections that exist now pass nothing any more, and stay open: a peer that vanished.
+- `lose_answers()`: on the connections that exist now the server still hears, and the client is told nothing.
+- `black_hole()` … `lift()`: nothing passes in between, on old and new connections; it passes late, and nothing is lost.
+- `delay_s`: every piece passes so much later.
+
+Where the server is a Postgres, a `Postgres` given as `speech` follows the conversation message by message. It knows the
+backends at the other end, and can *lose the answer to a statement*: executed, its transaction committed, and the
+connection cut before the client hears of it. That is the failure which only a client that recognises its own work
+survives. (A conversation that is encrypted passes unread.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+CHUNK_BYTES: Final = 65_536
+LENGTH_BYTES: Final = 4
+
+ENCRYPTION_CODES: Final = (80_877_103, 80_877_104)
+"""What a client says in place of a version to ask for TLS or GSSAPI encryption."""
+
+Target = Path | tuple[str, int]
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Relay:
+    """Passes bytes between its clients and a server, until it is told otherwise."""
+
+    def __init__(self, target: Target, *, speech: Postgres | None = None) -> None:
+        self.target = target
+        self.speech = speech
+        self.port = 0
+        self.delay_s = 0.0
+        self.answer_lost = asyncio.Event()
+        """Set when something was thrown away."""
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def cut(self) -> int:
+        """Cut every connection; returns how many there were."""
+        cut = len(self._connections)
+        for connection in self._connections:
+            connection.abort()
+        return cut
+
+    def swallow(self) -> None:
+        """From now on, pass nothing on the connections that exist now, and close none of them."""
+        for connection in self._connections:
+            connection.deaf = connection.mute = True
+
+    def lose_answers(self) -> None:
+        """From now on, pass what clients say on the connections that exist now, and nothing of what they are told."""
+        for connection in self._connections:
+            connection.mute = True
+
+    def black_hole(self) -> None:
+        """Let nothing pass, and nobody connect, until `lift`."""
+        self._open.clear()
+
+    def lift(self) -> None:
+        """End the black hole: what waited passes."""
+        self._open.set()
+
+    async def passes(self) -> None:
+        """Wait until something may pass."""
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        await self._open.wait()
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A client has connected."""
+        task = asyncio.get_running_loop().create_task(self._serve((reader, writer)), name="relay")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cut all connections, and wait until nothing is left of them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, client: Stream) -> None:
+        """One connection, from its beginning to its end."""
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await self._open.wait()
+                connection = _Connection(self, client, await self._connect())
+                self._connections.add(connection)
+                try:
+                    await connection.run()
+                finally:
+                    self._connections.discard(connection)
+                    connection.close()
+        finally:
+            client[1].close()
+
+    async def _connect(self) -> Stream:
+        if isinstance(self.target, Path):
+            return await asyncio.open_unix_connection(self.target)
+        return await asyncio.open_connection(*self.target)
+
+
+class _Connection:
+    """One client's way to the server and back."""
+
+    def __init__(self, relay: Relay, client: Stream, server: Stream) -> None:
+        self.relay = relay
+        self.client, self.server = client, server
+        self.deaf = False
+        """What the client says is thrown away."""
+        self.mute = False
+        """What the server says is thrown away."""
+
+    async def run(self) -> None:
+        """Until either side has gone; a side that is not to be heard is not heard going either."""
+        speech = self.relay.speech
+        conversation = Conversation(speech) if speech is not None and await self._greeted() else None
+        ways = [
+            asyncio.create_task(self._there(conversation), name="relay there"),
+            asyncio.create_task(self._back(conversation), name="relay back"),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            if conversation is not None:
+                conversation.end()
+
+    def abort(self) -> None:
+        """Cut it: nothing that is buffered arrives."""
+        self.deaf = self.mute = False
+        for _, writer in (self.client, self.server):
+            writer.transport.abort()
+
+    def close(self) -> None:
+        """Let go of both sides."""
+        for _, writer in (self.client, self.server):
+            writer.close()
+
+    async def _greeted(self) -> bool:
+        """Pass the first packets of a Postgres conversation, which have a form of their own; False if it goes on
+        encrypted."""
+        while True:
+            length = await self.client[0].readexactly(LENGTH_BYTES)
+            body = await self.client[0].readexactly(int.from_bytes(length, "big") - LENGTH_BYTES)
+            await self._pass(self.server[1], length + body)
+            if int.from_bytes(body[:LENGTH_BYTES], "big") not in ENCRYPTION_CODES:
+                return True
+            answer = await self.server[0].readexactly(1)
+            await self._pass(self.client[1], answer)
+            if answer != b"N":
+                return False
+
+    async def _there(self, conversation: Conversation | None) -> None:
+        messages = Messages()
+        with contextlib.suppress(OSError):
+            while data := await self.client[0].read(CHUNK_BYTES):
+                if conversation is not None:
+                    for kind, body in messages.feed(data):
+                        conversation.asked(kind, body)
+                if not self.deaf:
+                    await self._pass(self.server[1], data)
+        if self.deaf:
+            await asyncio.get_running_loop().create_future()  # until it is cut
+
+    async def _back(self, conversation: Conversation | None) -> None:
+        messages = Messages()
+        with contextlib.suppress(OSError):
+            while data := await self.server[0].read(CHUNK_BYTES):
+                if conversation is not None:
+                    verdicts = [(conversation.answered(kind, body), kind, body) for kind, body in messages.feed(data)]
+                    data = b"".join(packed(kind, body) for verdict, kind, body in verdicts if verdict is Verdict.PASS)
+                    if any(verdict is Verdict.CUT for verdict, _, _ in verdicts):
+                        return
+                if self.mute:
+                    self.relay.answer_lost.set()
+                elif data:
+                    await self._pass(self.client[1], data)
+        if self.mute:
+            await asyncio.get_running_loop().create_future()  # until it is cut
+
+    async def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        await self.relay.passes()
+        writer.write(data)
+        await writer.drain()
+
+
+# -- Postgres ------------------------------------------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """What becomes of a message from the server."""
+
+    PASS = "pass"
+    DROP = "drop"
+    CUT = "cut"
+    """Not passed on, and the connection ends here."""
+
+
+class Postgres:
+    """What the conversations through one relay have in common: whom they speak with, which answers are lost."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        """The statements whose answers were lost."""
+        self.backends: set[int] = set()
+        """The server's processes at the other end of the connections that exist now."""
+        self._pattern: re.Pattern[str] | None = None
+        self._every = 1
+        self._met = 0
+
+    def lose(self, pattern: str | None, *, every: int = 1) -> None:
+        """Lose the answer to every so many-th statement that has this pattern, the first included; None: no more."""
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self._every, self._met = every, 0
+
+    def dooms(self, statement: str) -> bool:
+        """Whether the answer to this statement, which is being executed, is to be lost."""
+        if self._pattern is None or not self._pattern.search(statement):
+            return False
+        self._met += 1
+        return self._met % self._every == 1 % self._every
+
+
+class Conversation:
+    """One client's conversation. Parse names a statement's text, Bind the statement that is executed, and the server's
+    ReadyForQuery ends its transaction; BackendKeyData, at the beginning, says which process answers."""
+
+    def __init__(self, speech: Postgres) -> None:
+        self._speech = speech
+        self._statements: dict[bytes, str] = {}
+        self._doomed: str | None = None
+        self._backend: int | None = None
+
+    def asked(self, kind: bytes, body: bytes) -> None:
+        """The client has said this."""
+        if kind == b"P":
+            name, text, *_ = body.split(b"\0")
+            self._statements[name] = text.decode()
+        elif kind == b"B":
+            _, name, *_ = body.split(b"\0", 2)
+            statement = self._statements.get(name, "")
+            if self._speech.dooms(statement):
+                self._doomed = statement
+
+    def answered(self, kind: bytes, body: bytes) -> Verdict:
+        """The server has said this; whether the client is to hear it."""
+        if kind == b"K":
+            self._backend = int.from_bytes(body[:LENGTH_BYTES], "big")
+            self._speech.backends.add(self._backend)
+        if self._doomed is None:
+            return Verdict.PASS
+        if kind != b"Z":
+            return Verdict.DROP
+        self._speech.lost.append(self._doomed)  # executed, and its transaction committed
+        return Verdict.CUT
+
+    def end(self) -> None:
+        """The connection is gone."""
+        if self._backend is not None:
+            self._speech.backends.discard(self._backend)
+
+
+class Messages:
+    """Cuts a stream of bytes into messages: a letter, a length that counts itself, a body."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The messages that are complete with these bytes."""
+        self._rest += data
+        rest, at, found = self._rest, 0, []
+        while len(rest) >= at + 1 + LENGTH_BYTES:
+            body = at + 1 + LENGTH_BYTES
+            end = at + 1 + int.from_bytes(rest[at + 1 : body], "big")
+            if len(rest) < end:
+                break
+            found.append((bytes(rest[at : at + 1]), bytes(rest[body:end])))
+            at = end
+        del rest[:at]
+        return found
+
+
+def packed(kind: bytes, body: bytes) -> bytes:
+    """A message as it goes over the wire."""
+    return kind + (len(body) + LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big") + body
+
+
+@contextlib.asynccontextmanager
+async def relay(target: Target, *, speech: Postgres | None = None) -> AsyncIterator[Relay]:
+    """A relay to this server, on a free port of the loopback."""
+    made = Relay(target, speech=speech)
+    server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        await made.close()

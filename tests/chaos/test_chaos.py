@@ -1,0 +1,103 @@
+"""`perdure chaos` itself, with real processes: a few seconds on each store, under a fixed seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from perdure.testing.chaos.faults import Fault
+from perdure.testing.chaos.testimony import Told, read
+from tests.chaos.places import restartable, small_disk
+from tests.support.processes import ROOT
+from tests.support.waiting import until
+
+MINUTES = "0.17"
+SEED = "7"
+
+EVERYWHERE = {
+    Fault.KILL_WORKER, Fault.KILL_CLIENT, Fault.PAUSE_WORKER, Fault.FREEZE_WORKER, Fault.FREEZE_CLIENT, Fault.DEPLOY,
+}  # fmt: skip
+ON_THE_WAY = {Fault.CUT, Fault.BLACK_HOLE, Fault.VANISH, Fault.DELAY, Fault.LOSE_ANSWERS}
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def started(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """The command, begun, with its report to be in that folder."""
+    command = [sys.executable, "-m", "perdure", "chaos", *arguments, "--report", str(folder / "report.json")]
+    return subprocess.Popen(
+        [*command, "--keep", str(folder / "kept")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+    )  # fmt: skip
+
+
+def ended(folder: Path, process: subprocess.Popen[str], *, code: int = 0) -> dict[str, Any]:
+    """Its report, when it has ended with this code."""
+    page, _ = process.communicate()
+    assert process.returncode == code, page
+    assert max(map(len, page.splitlines())) <= 100 + len(str(folder)), page
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def is_sound(report: dict[str, Any], kinds: set[Fault]) -> None:
+    """Much has happened, and nothing is wrong."""
+    assert report["found"] == [] and report["over"]
+    assert kinds <= set(report["faults"]) and sum(report["faults"].values()) >= 12
+    assert report["runs"]["completed"] > 30 and report["runs"]["failed"] > 0
+    assert report["recoveries"] > 0 and report["repeated"] <= report["in_flight"]
+
+
+def test_some_seconds_of_chaos_on_sqlite_break_no_rule(tmp_path: Path) -> None:
+    with small_disk() as disk:
+        where = [] if disk is None else ["--store", f"sqlite:///{disk}/chaos.db", "--filler", str(disk)]
+        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
+
+    is_sound(report, EVERYWHERE | ({Fault.FILL} if disk is not None else set()))
+
+
+@pytest.mark.postgres
+def test_some_seconds_of_chaos_on_postgres_break_no_rule(tmp_path: Path) -> None:
+    with restartable() as (url, restart):
+        where = ["--store", url, "--restart-command", restart]
+        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
+
+    is_sound(report, EVERYWHERE | ON_THE_WAY | {Fault.RESTART})
+
+
+def test_ctrl_c_ends_every_process_and_what_there_is_is_judged(tmp_path: Path) -> None:
+    process = started(tmp_path, ["--minutes", "5", "--seed", SEED])
+    testimony = tmp_path / "kept" / "testimony.jsonl"
+    until(lambda: testimony.exists() and any(isinstance(line, Told) for line in read(testimony)), "a run has ended")
+    children = psutil.Process(process.pid).children(recursive=True)
+
+    process.send_signal(signal.SIGINT)
+
+    report = ended(tmp_path, process, code=130)
+    assert not report["over"] and report["found"] == [] and report["runs"]
+    assert len(children) >= 6
+    assert [child.pid for child in children if child.is_running()] == []
+
+
+def test_children_end_when_their_director_is_killed(tmp_path: Path) -> None:
+    process = started(tmp_path, ["--minutes", "5", "--seed", SEED])
+    testimony = tmp_path / "kept" / "testimony.jsonl"
+    until(lambda: testimony.exists() and any(isinstance(line, Told) for line in read(testimony)), "a run has ended")
+    children = psutil.Process(process.pid).children(recursive=True)
+
+    process.kill()
+
+    process.communicate()
+    for child in children:  # one that a fault has stopped must be woken to see it
+        if child.is_running() and child.status() == psutil.STATUS_STOPPED:
+            child.resume()
+    until(lambda: not any(child.is_running() for child in children), "all of them have ended")
