@@ -18,10 +18,8 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from perdure.client import requests
 from perdure.client.connection import Client
 from perdure.client.handles import Handle, ThreadHandle
-from perdure.client.info import RunInfo, run_info
+from perdure.client.info import RunInfo, plain, run_info
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
-from perdure.core.changes import RunFilter
-from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
 from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.retry import Retry
@@ -206,14 +204,12 @@ class App:
         after: str | None = None,
     ) -> list[RunInfo]:
         """A page of runs, newest first, without results; `after` is the last run id of the page before."""
-        where = RunFilter(
-            state=None if state is None else requests.run_state(state), agent=agent, thread_id=thread_id, tenant=tenant,
-            tags=requests.checked_tags(tags), limit=requests.page_limit(limit),
-            after=None if after is None else requests.run_number(after),
-        )  # fmt: skip
+        where = requests.run_filter(
+            state=state, agent=agent, thread_id=thread_id, tenant=tenant, tags=tags, limit=limit, after=after
+        )
         client = await self._client()
         now_us = await client.store.now_us()
-        return [run_info(run, None, _plain, now_us=now_us) for run in await client.store.list_runs(where)]
+        return [run_info(run, None, plain, now_us=now_us) for run in await client.store.list_runs(where)]
 
     def thread(self, thread_id: str) -> ThreadHandle:
         """A thread by its id."""
@@ -307,7 +303,7 @@ class App:
         """A run's view with its outcome, or with what it waits for."""
         client = await self._client()
         agent = self.agents.get(run.agent)
-        decode = _plain if agent is None else agent.codec.decode
+        decode = plain if agent is None else agent.codec.decode
         if run.state in TERMINAL:
             outcome = outcome or next(iter(await client.store.outcomes([run.id])), None)
             if outcome is not None:
@@ -355,7 +351,3 @@ class App:
                 f"run {run_id} is {run.state}; {verb} is for runs that are {wanted}", run_id=run_id, state=run.state
             )
         return await self._info(run)
-
-
-def _plain(payload: bytes) -> Any:
-    return codec_for(Any).decode(payload)

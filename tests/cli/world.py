@@ -1,7 +1,7 @@
 """A store on a SQLite file in which something of everything has happened, made through the store's own verbs.
 
 `r1` was begun by w10, which died, and completed by w11 in two super-steps; `r2` on the same thread failed; `r3` is held
-and `r4` waits behind it; `r5` is not due for an hour; `r6` is running on w11; `r7` waits for a worker of queue `gpu`.
+and `r4` waits behind it; `r5` is not due for a day; `r6` is running on w11; `r7` waits for a worker of queue `gpu`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ async def make(url: str) -> None:
         await _taken_over_and_completed(store, now)
         await _failed(store, now)
         await _held(store, now)
-        await store.start([start(5, LONG, "a-rather-long-agent-name-with-🚀", delay_us=3_600_000_000)])
+        await store.start([start(5, LONG, "a-rather-long-agent-name-with-🚀", delay_us=131_400_000_000)])
         await store.start([start(6, "busy", "crunch")])
         running = await claim(store, SECOND, now, "crunch")
         await running.write(running.step("load", {"rows": 3}))

@@ -21,8 +21,12 @@ from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.settings import worker_settings
 from perdure.runtime.worker import Worker
 from perdure.store.protocol import Store
+from tests.support import stores
 
 AT_ONCE = 25
+
+AT_ONCE_TOGETHER = 6
+"""Where all are on one server: each has half a dozen connections."""
 
 Begins = list[tuple[int, int, str]]
 """Worker, run, key: what began, in order."""
@@ -94,16 +98,24 @@ class MortalStore:
         return await asyncio.get_running_loop().create_future()
 
 
-@pytest.mark.parametrize(("kind", "seeds"), [("memory", 500), ("sqlite", 40)])
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [("memory", 500), ("sqlite", 40), pytest.param("postgres", 30, marks=pytest.mark.postgres)],
+)
 def test_c13_three_steps_under_gather_survive_a_crash_after_each_prefix(tmp_path: Path, kind: str, seeds: int) -> None:
+    shared = stores.fresh_url(kind, tmp_path) if kind == "postgres" else ""
+
     def url(seed: int) -> str:
-        return f"sqlite:///{tmp_path}/{seed}.db?synchronous=off" if kind == "sqlite" else f"memory://seed-{seed}"
+        """A store for each seed, where that is cheap; else they share one, and each has its own queue."""
+        return shared or (
+            f"sqlite:///{tmp_path}/{seed}.db?synchronous=off" if kind == "sqlite" else f"memory://seed-{seed}"
+        )
 
     asyncio.run(_all(url, seeds))
 
 
 async def _all(url: Callable[[int], str], seeds: int) -> None:
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(AT_ONCE if url(0) != url(1) else AT_ONCE_TOGETHER)
 
     async def one(seed: int) -> int:
         async with places:
@@ -120,11 +132,12 @@ async def _one(url: str, seed: int) -> int:
     async with App("seeds", store=url) as app:
         app.agent(trio)
         client = await app._client()
-        handle = await app.start("trio", seed)
+        queue = f"seed-{seed}"
+        handle = await app.start("trio", seed, queue=queue)
         crashes = 0
         while True:
             store = MortalStore(client.store, chance.randrange(5) if crashes < 2 else None)
-            worker = Worker(store, app.agents, settings=worker_settings(), on_ended=client.ended)  # type: ignore[arg-type]
+            worker = Worker(store, app.agents, settings=worker_settings(queues=[queue]), on_ended=client.ended)  # type: ignore[arg-type]
             async with worker:
                 died = asyncio.create_task(store.died.wait())
                 ended = asyncio.create_task(handle.result(timeout=20))

@@ -7,10 +7,11 @@ import gc
 import os
 from pathlib import Path
 
+import asyncpg
 import pytest
 
-from perdure.core.records import RunState
-from perdure.errors import StartMismatch, StoreUnavailable
+from perdure.core.records import Run, RunState
+from perdure.errors import StartMismatch, StoreUnavailable, UsageError
 from tests.support.agents import app_on
 from tests.support.children import run_children
 from tests.support.processes import Fleet
@@ -21,8 +22,11 @@ from tests.support.witness import all_runs
 PRODUCERS = 8
 KEYS = 40
 
+CONNECTIONS_MAX = 8
+"""Of one app with one worker: a line each for commits, claims and hints, the keeper's, and a few of a pool."""
 
-def start_one(log: str, store_url: str, text: str, ready: str, go: str) -> None:
+
+def start_one(log: str, store_url: str, gate: str, ready: str, go: str) -> None:
     """In a process of its own: connect, say so, wait for the signal, start."""
     os.environ[VARIABLE] = log
 
@@ -32,7 +36,7 @@ def start_one(log: str, store_url: str, text: str, ready: str, go: str) -> None:
             Path(ready).touch()
             until(Path(go).exists, "the signal comes")
             try:
-                handle = await app.start("single", text, key="the key")
+                handle = await app.start("gated", gate, key="the key")
             except StartMismatch as error:
                 say("refused", run=error.run_id, text=str(error))
             else:
@@ -42,32 +46,45 @@ def start_one(log: str, store_url: str, text: str, ready: str, go: str) -> None:
 
 
 def test_c04_ten_processes_that_start_one_key_at_once_get_one_run_and_the_odd_one_a_typed_conflict(
-    store_url: str, log: SideLog, tmp_path: Path
+    fleet: Fleet, log: SideLog, tmp_path: Path
 ) -> None:
+    """Then ten more while it runs, and ten more when it has ended."""
+    gate = tmp_path / "gate"
+
     def ten(number: int, odd: int) -> None:
         go = tmp_path / f"go-{number}"
         ready = [tmp_path / f"ready-{number}-{place}" for place in range(10)]
-        texts = ["other" if place == odd else "tea" for place in range(10)]
+        gates = [f"{gate}-other" if place == odd else str(gate) for place in range(10)]
         with go_when_ready(ready, go):
             codes = run_children(
                 start_one,
-                [(str(log.path), store_url, text, str(at), str(go)) for text, at in zip(texts, ready, strict=True)],
+                [
+                    (str(log.path), fleet.store_url, path, str(at), str(go))
+                    for path, at in zip(gates, ready, strict=True)
+                ],
             )
         assert codes == [0] * 10
 
-    async def first() -> str:
-        async with app_on(store_url) as app:
+    async def the_only_run() -> Run:
+        async with app_on(fleet.store_url) as app:
             (run,) = await all_runs((await app._client()).store)
-            return f"r{run.id}"
+            return run
 
     ten(1, odd=-1)
-    run = asyncio.run(first())
-    assert [line["run"] for line in log.lines("started")] == [run] * 10
+    run = asyncio.run(the_only_run())
+    fleet.hire().started()
+    until(lambda: log.lines("begin", key="hold_open"), "the run executes")
     ten(2, odd=7)
-    assert asyncio.run(first()) == run
-    assert [line["run"] for line in log.lines("started")] == [run] * 19
-    (refused,) = log.lines("refused")
-    assert refused["run"] == run and "another key" in refused["text"]
+    assert asyncio.run(the_only_run()).state is RunState.RUNNING
+    gate.touch()
+    until(lambda: log.lines("end", key="note"), "its last step has run")
+    ten(3, odd=2)
+
+    assert [line["run"] for line in log.lines("started")] == [f"r{run.id}"] * 28
+    assert [line["run"] for line in log.lines("refused")] == [f"r{run.id}"] * 2
+    assert all("another key" in line["text"] for line in log.lines("refused"))
+    assert all(len(begins) == 1 for begins in log.begins().values()), "and it was executed once"
+    assert asyncio.run(the_only_run()).id == run.id
 
 
 class go_when_ready:  # noqa: N801  # reads as what it does
@@ -157,6 +174,7 @@ def test_c25_five_hundred_waits_hold_no_connection(store_url: str, tmp_path: Pat
     gate = tmp_path / "gate"
 
     async def main() -> None:
+        before = await _connections(store_url)
         async with app_on(store_url) as app, app.worker(poll_s=0.05):
             held = await asyncio.gather(*(app.start("gated", str(gate)) for _ in range(500)))
             waits = [asyncio.create_task(handle.result(timeout=30)) for handle in held]
@@ -164,10 +182,24 @@ def test_c25_five_hundred_waits_hold_no_connection(store_url: str, tmp_path: Pat
             others = await asyncio.gather(*(app.start("single", f"t{number}") for number in range(50)))
             assert [await handle.result(timeout=30) for handle in others] == [f"T{number}" for number in range(50)]
             assert not any(wait.done() for wait in waits)
+            opened = await _connections(store_url) - before
+            assert opened <= CONNECTIONS_MAX, "whatever waits, waits without one"
             gate.touch()
             assert set(await asyncio.gather(*waits)) == {"opened AFTER"}
 
     asyncio.run(main())
+
+
+async def _connections(store_url: str) -> int:
+    """How many connections of stores there are to this test's server; a file has none."""
+    if store_url.startswith("sqlite"):
+        return 0
+    watcher = await asyncpg.connect(store_url.rpartition("&")[0])
+    try:
+        count: int = await watcher.fetchval("select count(*) from pg_stat_activity where application_name = 'perdure'")
+        return count
+    finally:
+        await watcher.close()
 
 
 def test_an_app_that_is_closed_answers_whoever_still_waits(store_url: str, tmp_path: Path) -> None:
@@ -199,5 +231,9 @@ def test_c18_hints_carry_no_payload_however_large_it_is(fleet: Fleet) -> None:
             assert await handle.result(timeout=10) == text.upper()
             assert (await app.thread(thread_id).info()).thread_id == thread_id
             assert (await app.start("single", text, thread_id=thread_id, key=key)).run_id == handle.run_id
+            with pytest.raises(UsageError, match="512"):
+                await app.start("single", "tea", thread_id="🦜" * 2000)
+            with pytest.raises(UsageError, match="128"):
+                await app.start("single", "tea", tags=["🦜" * 2000])
 
     asyncio.run(main())

@@ -160,3 +160,48 @@ def test_a_worker_can_be_stopped_while_its_store_is_away(monkeypatch: pytest.Mon
             return worker.id is None
 
     assert asyncio.run(main())
+
+
+class Late(MemoryStore):
+    """A store to which the first claim comes too late: its sender has given up and has had everything given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[ClaimRequest] = []
+        self.took: list[list[Claimed]] = []
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        if not self.late:
+            self.late.append(request)
+            raise StoreUnavailable("connection lost")
+        return await super().claim(request)
+
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
+        given_back = await super().give_back(worker, keep=keep, ticket=ticket)
+        self.took.append(await super().claim(self.late[0]))
+        return given_back
+
+    def clone(self) -> Late:
+        store = Late()
+        store._data, store.late, store.took = self._data, self.late, self.took
+        return store
+
+
+def test_a_claim_that_comes_after_the_give_back_takes_nothing() -> None:
+    app = App("test", store="memory://")
+    store = app._store = Late()
+
+    @app.agent
+    async def agent() -> str:
+        return "done"
+
+    async def main() -> tuple[str, Any]:
+        async with app:
+            handle = await app.start(agent)
+            async with app.worker(lease_s=60.0, poll_s=0.05):
+                return await handle.result(timeout=20), await handle.status()
+
+    result, info = asyncio.run(main())
+    assert result == "done"
+    assert store.took == [[]]
+    assert info.attempt == 1, "what nobody executes would wait for the end of the lease"

@@ -139,6 +139,36 @@ def test_a_run_is_not_retried_from_a_state_that_later_runs_have_built_upon() -> 
     asyncio.run(main())
 
 
+def test_a_run_with_a_state_of_its_own_is_not_retried_while_a_later_one_is_under_way() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(round: int, *, state: Count) -> int | Again:
+        state["n"] = round
+        if round == 1:
+            return Again(2)
+        if round == 2:
+            raise ValueError("always")
+        return await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        async with working(app):
+            failed = await app.start(agent, 1, thread_id="t")
+            with pytest.raises(RunFailed):
+                await failed.result(timeout=20)
+            later = await app.start(agent, 3, thread_id="t")
+
+            async def begun() -> bool:
+                return (await later.status()).state == "running"
+
+            await until(begun, "the later run is under way")
+            with pytest.raises(perdure.Conflict, match=f"{later.run_id} has begun .* wait for its end") as caught:
+                await app.retry(failed.run_id)
+            assert caught.value.run_id == failed.run_id and (await failed.status()).state == "failed"
+
+    asyncio.run(main())
+
+
 def test_a_state_that_does_not_load_holds_the_run() -> None:
     app = fresh_app()
 

@@ -64,7 +64,8 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
-def test_no_statement_walks_a_whole_hot_table(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_c26_no_statement_walks_a_whole_hot_table(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing analyzes these tables, so the plans are those that they keep, however fast they fill."""
     statement = STATEMENTS[name]
     with sqlite3.connect(migrated(tmp_path_factory)) as connection:
         if "(?" in statement.text:

@@ -27,8 +27,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without the character shows a question mark
     try:
         cli(prog_name="perdure")
-    except Exception:
+    except Exception as error:
         import traceback
 
-        traceback.print_exc()
+        from perdure.cli.target import users_part
+
+        traceback.print_exception(type(error), error, users_part(error.__traceback__))
         sys.exit(Exit.DEFECT)

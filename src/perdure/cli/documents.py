@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
+from perdure.cli.remedies import told
 from perdure.cli.timeline import Handover, SuperStep, Try
 from perdure.client.info import agent_state
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
@@ -48,7 +49,7 @@ def run_document(fact: Fact) -> Document:
         "key": run.key,
         "tenant": run.tenant,
         "tags": list(run.tags),
-        "remedy": fact.why.remedy if fact.why else None,
+        "remedy": told(fact.why.remedy) if fact.why and fact.why.remedy else None,
         "reason": run.reason,
         "detail": run.detail,
         "ready_at": iso(run.ready_at),

@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import click
 
+from perdure.cli.remedies import told
 from perdure.errors import Conflict, NotFound, PerdureError, StoreError, UsageError
 
 
@@ -55,4 +56,4 @@ class Failure(click.ClickException):
 def failure(error: PerdureError) -> Failure:
     """The error as the command line shows it, in one line."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    return Failure(" ".join(str(error).split()), code)
+    return Failure(told(" ".join(str(error).split())), code)

@@ -7,6 +7,7 @@ from typing import Literal
 import click
 
 from perdure.cli.options import json_option, store_option
+from perdure.cli.remedies import told
 from perdure.cli.stores import find_run, opened, parse_run, require_there, run_async
 
 
@@ -55,4 +56,4 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as
         return
     click.echo(f"{name} is {fact.run.state.value} again, at super-step {fact.run.super_step}")
     if fact.why:
-        click.echo(f"it waits for {fact.why.what}" + (f"; {fact.why.remedy}" if fact.why.remedy else ""))
+        click.echo(f"it waits for {fact.why.what}" + (f"; {told(fact.why.remedy)}" if fact.why.remedy else ""))

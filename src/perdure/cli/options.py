@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-DEFAULT_STORE: Final = "sqlite:///perdure.db"
+from perdure.cli.remedies import DEFAULT_STORE, note_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,8 +17,10 @@ store_option = click.option(
     envvar="PERDURE_STORE",
     default=DEFAULT_STORE,
     show_default="$PERDURE_STORE, else " + DEFAULT_STORE,
+    callback=note_store,
     help="The store to work on.",
 )
+app_store_option = click.option("--store", metavar="URL", callback=note_store, help="Another store than the app's own.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
+from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
 from perdure.core.records import RunState, Worker, run_id, worker_id
 from perdure.terminal.page import Middle, Page, Tail, header, state, table, value_lines
@@ -144,7 +145,7 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
     if fact.error is not None:
         page.say(Text(f"{page.marks.bad} {run.state.value}: ", style="bold red"), f"{short_type(fact.error.type)}")
         page.print(Text(clean_block(fact.error.traceback if full else fact.error.message), overflow="fold"))
-        page.say(Text("to try again: ", style="bold"), f"perdure retry {run_id(run.id)}")
+        page.say(Text("to try again: ", style="bold"), command(f"perdure retry {run_id(run.id)}"))
     elif run.state is RunState.COMPLETED:
         weight = Text(f"  result, {size(fact.result_size or 0)}:", style="dim")
         page.say(Text(f"{page.marks.ok} completed", style="bold green"), weight)
@@ -158,7 +159,7 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         else:
             page.print(Text.assemble(("waits for ", "bold yellow"), fact.why.what), overflow="fold")
         if fact.why.remedy:
-            page.print(Text.assemble(("what to do: ", "bold"), fact.why.remedy), overflow="fold")
+            page.print(Text.assemble(("what to do: ", "bold"), told(fact.why.remedy)), overflow="fold")
     elif run.worker is not None:
         silent = log.now_us - log.last_at(run)
         said = f"nothing new for {duration(silent)}" if silent >= JUST_NOW_US else "something new just now"

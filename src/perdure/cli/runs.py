@@ -9,7 +9,7 @@ from perdure.cli.options import json_option, page_options, store_option
 from perdure.cli.runs_history import export_run, replay_runs
 from perdure.cli.stores import find_run, opened, parse_run, run_async
 from perdure.core.changes import RunFilter
-from perdure.core.records import RunState
+from perdure.core.records import RunState, run_id
 
 STATES = [state.value for state in RunState]
 
@@ -45,15 +45,10 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """List runs, newest first."""
-    where = RunFilter(
-        state=RunState(state) if state else None,
-        agent=agent,
-        thread_id=thread_id,
-        tenant=tenant,
-        tags=tags,
-        limit=limit,
-        after=parse_run(after) if after else None,
-    )
+    from perdure.client.requests import run_filter
+
+    last = None if after is None else run_id(parse_run(after))
+    where = run_filter(state=state, agent=agent, thread_id=thread_id, tenant=tenant, tags=tags, limit=limit, after=last)
     run_async(_list(store, where, as_json=as_json))
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.options import json_option
+from perdure.cli.options import app_store_option, json_option
+from perdure.cli.remedies import look_at, told
 from perdure.cli.stores import find_run, run_async
 from perdure.cli.target import load_app
 from perdure.errors import RunEnded, RunHeld, UsageError
@@ -44,7 +45,7 @@ PATIENCE_S = 3.0
 @click.option("--tenant", help="Whose run it is.")
 @click.option("--tag", "tags", multiple=True, help="A label; give it again for several.")
 @click.option("--wait", is_flag=True, help="Wait for its end and print its result.")
-@click.option("--store", metavar="URL", help="Another store than the app's own.")
+@app_store_option
 @json_option
 def start(
     *, target: str, agent: str, args: str, kwargs: str, wait: bool, store: str | None, as_json: bool, **options: Any
@@ -62,6 +63,7 @@ def start(
             f"--kwargs names {', '.join(taken)}, which `start` itself takes: give it as --{taken[0].replace('_', '-')}"
         )
     app = load_app(target, store=store)
+    look_at(app.store_name)
     if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
     values, named = typed(app.find_agent(agent).signature, given, named)
@@ -130,7 +132,7 @@ def _waits(why: Why, target: str) -> str:
 
 def _of(remedy: str, target: str) -> str:
     """The remedy with the app's own name in the command it tells."""
-    return remedy.replace("MODULE:APP", target)
+    return told(remedy).replace("MODULE:APP", target)
 
 
 async def _fact(store: Store, name: str) -> Fact:

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from perdure.core.limits import ID_CHARS_MAX
 from perdure.core.records import Run, Thread, parse_run_id, run_id
 from perdure.errors import NotFound, StoreUnavailable, UsageError
+from perdure.runtime.settings import check_name
 from perdure.store.protocol import Store
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ def sqlite_path(url: str) -> Path | None:
 
 async def find_thread(store: Store, name: str) -> Thread:
     """The thread of that name."""
-    found = await store.get_thread(name)
+    found = await store.get_thread(check_name("a thread id", name, ID_CHARS_MAX))
     if found is None:
         raise NotFound(f"there is no thread {name!r} in {store.url}; `perdure threads list` shows them", thread_id=name)
     return found

@@ -2,7 +2,7 @@
 
 The current directory comes first on `sys.path`, as with `python -m`. A module that is not there, a name that is not in
 it, and a name that is no app are usage errors which say what there is instead; an error *inside* the module is the
-module's own and shows its traceback.
+module's own and shows its traceback, from the module on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import difflib
 import importlib
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Final
 
 from perdure.errors import UsageError
 
@@ -52,6 +52,21 @@ def _import(name: str) -> ModuleType:
         if name != missing and not name.startswith(missing + "."):
             raise  # The module is there; something that it imports is not.
         raise UsageError(f"no module named {missing!r} in {here} or on the Python path{_like(name)}") from error
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """The frames of a module that did not import, without those that led there; any other traceback whole."""
+    inside, importing = trace, False
+    while inside is not None:
+        code = inside.tb_frame.f_code
+        if importing and not code.co_filename.startswith("<frozen importlib") and code is not _IMPORT:
+            return inside
+        importing = importing or code is _import.__code__
+        inside = inside.tb_next
+    return None if importing else trace
+
+
+_IMPORT: Final = importlib.import_module.__code__
 
 
 def _like(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from perdure.cli.facts import Facts
+from perdure.cli.remedies import command
 from perdure.cli.run_pages import note, took
 from perdure.client.info import agent_state
 from perdure.core.records import Checkpoint, Kind, Run, Thread, run_id
@@ -95,9 +96,8 @@ def _print_runs(page: Page, thread: Thread, facts: Facts) -> None:
         )
     page.print(rows)
     if thread.last_ordinal > len(facts.items):
-        page.say(
-            Text(f"newest {len(facts.items)}; all: perdure runs list --thread {clean(thread.thread_id)}", style="dim")
-        )
+        listing = command(f"perdure runs list --thread {clean(thread.thread_id)}")
+        page.say(Text(f"newest {len(facts.items)}; all: {listing}", style="dim"))
 
 
 def _print_boundaries(page: Page, boundaries: Sequence[Checkpoint]) -> None:

@@ -8,6 +8,7 @@ from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
 from perdure.cli.stores import find_thread, opened, run_async
 from perdure.core.changes import RunFilter
+from perdure.runtime.settings import check_name
 
 SHOWN = 20
 """Newest runs and boundaries on a thread's page."""
@@ -25,6 +26,8 @@ def threads() -> None:
 @json_option
 def list_threads(*, store: str, agent: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List threads, newest first."""
+    if agent is not None:
+        check_name("an agent's name", agent)
     run_async(_list(store, agent=agent, limit=limit, after=after, as_json=as_json))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from perdure.cli.options import app_store_option
+from perdure.cli.remedies import look_at
 from perdure.cli.target import load_app
 from perdure.errors import UsageError
 
@@ -21,7 +23,7 @@ from perdure.errors import UsageError
 )
 @click.option("--deployment", help="The code version that is served.  [$PERDURE_DEPLOYMENT, else from the app]")
 @click.option("--name", help="A label for people.  [host:pid]")
-@click.option("--store", metavar="URL", help="Another store than the app's own.")
+@app_store_option
 def worker(
     *,
     target: str,
@@ -37,16 +39,25 @@ def worker(
     gives everything back at once.
     """
     from perdure.cli.logs import log_to_stderr
+    from perdure.terminal.text import clean
 
     log_to_stderr()
     app = load_app(target, store=store)
+    look_at(app.store_name)
     if not app.agents:
         raise UsageError(
             f"{target} has no agents: decorate one with @app.agent, and let the module import those that define them"
         )
+    named = sorted({agent.settings.queue for agent in app.agents.values()})
+    for queue in sorted(set(queues) - set(named)):
+        click.echo(
+            f"no agent of {target} names queue {clean(queue)}, only runs that are started with queue= go there; theirs "
+            f"are: {clean(', '.join(named))}",
+            err=True,
+        )
     settings = {
         "concurrency": concurrency,
-        "queues": list(queues) or sorted({agent.settings.queue for agent in app.agents.values()}),
+        "queues": list(queues) or named,
         "deployment": deployment,
         "name": name,
     }

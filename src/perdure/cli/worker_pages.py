@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 from rich.text import Text
 
+from perdure.cli.remedies import command
 from perdure.core.records import Worker, WorkerState, worker_id
 from perdure.terminal.page import Middle, Page, state, table
 from perdure.terminal.text import ago, duration
@@ -15,7 +16,7 @@ def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int],
     """The list, or how to get one worker."""
     if not rows:
         what = "no live worker (--all shows those that ended); start one: "
-        page.print(Text.assemble((what, "dim"), "perdure worker MODULE:APP"))
+        page.print(Text.assemble((what, "dim"), command("perdure worker MODULE:APP")))
         return
     made = table(
         "worker", "name", "state", "host", "pid", "deployment", "runs", "started", "lease",

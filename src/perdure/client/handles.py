@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info
+from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
 from perdure.client.requests import run_number
 from perdure.core.durations import seconds
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import AgentState, Kind, RunState, run_id
-from perdure.errors import NotFound, RunCancelled, RunFailed, RunHeld, StoreError
+from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError
 from perdure.runtime.payloads import load_state
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ class Handle(Generic[R]):
     async def result(self, timeout: float | str | timedelta | None = None) -> R:
         """Wait for the run's end and return its result.
 
-        Raises `RunFailed`, `RunCancelled`, `RunHeld` (a person must look; the run is not over), or `TimeoutError` after
-        `timeout`: the run goes on all the same.
+        Raises `RunFailed`, `RunCancelled`, `RunHeld` (a person must look; the run is not over), `NotSerializable` if
+        the recorded result does not load as what the agent returns by now, or `TimeoutError` after `timeout`: the run
+        goes on all the same.
         """
         client = await self._app._client()
         limit = None if timeout is None else seconds(timeout)
@@ -56,6 +57,12 @@ class Handle(Generic[R]):
         run = settled.run
         info = await self._app._info(run, settled.outcome)
         match info.state:
+            case RunState.COMPLETED if info.result_note is not None:
+                raise NotSerializable(
+                    f"run {self.run_id} of agent {info.agent} has completed, but its result can be had only "
+                    f"{info.result_note}; `perdure runs show {self.run_id}` shows it",
+                    run_id=self.run_id, thread_id=self.thread_id, recorded=info.result,
+                )  # fmt: skip
             case RunState.COMPLETED:
                 result: R = info.result
                 return result
@@ -150,7 +157,16 @@ class ThreadHandle:
             return None
         data, _ = await load_state(client.store, row.id, root)
         agent = self._app.agents.get(row.agent)
-        return data if agent is None or agent.state is None else agent.state.load(data)
+        if agent is None or agent.state is None:
+            return data
+        try:
+            return agent.state.load(data)
+        except Exception as error:  # the edge of user code: a constructor or a validator of the declared type
+            raise NotSerializable(
+                f"the state of thread {self.thread_id!r} was saved by another version of agent {row.agent}, and does "
+                f"not load: {named(error)}; `perdure threads show {self.thread_id} --state` shows it",
+                thread_id=self.thread_id,
+            ) from error
 
     async def runs(self, limit: int = 100) -> list[RunInfo]:
         """Its runs, newest first."""

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
+from perdure.core.paths import type_name
 from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id, worker_id
+from perdure.errors import PerdureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class RunInfo:
     key: str | None
     tenant: str | None
     tags: tuple[str, ...]
+    result_note: str | None = None
+    """Why `result` is plain data, as recorded: it does not load as what its agent declares by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def run_info(
     run: Run, outcome: Outcome | None, decode: Callable[[bytes], Any], *, head: int | None = None, now_us: int = 0
 ) -> RunInfo:
     """A view of a run; `head` is the run that its thread is at, where that is known."""
-    result = decode(outcome.payload) if outcome is not None and not outcome.failed else None
+    result, note = _result(outcome.payload, decode) if outcome is not None and not outcome.failed else (None, None)
     error = decode_error(outcome.payload) if outcome is not None and outcome.failed else None
     return RunInfo(
         run_id=run_id(run.id), thread_id=run.thread_id, agent=run.agent, state=run.state,
@@ -79,8 +84,26 @@ def run_info(
         waiting_for=waiting_for(run, head=head, now_us=now_us), result=result, error=error,
         created_at=moment(run.created_at), started_at=_maybe(run.started_at), ended_at=_maybe(run.ended_at),
         super_step=run.super_step, queue=run.queue, priority=run.priority, key=run.key, tenant=run.tenant,
-        tags=run.tags,
+        tags=run.tags, result_note=note,
     )  # fmt: skip
+
+
+def _result(payload: bytes, decode: Callable[[bytes], Any]) -> tuple[Any, str | None]:
+    """A result as its agent declares it, or as recorded with the reason: who looks at an old run gets no error."""
+    try:
+        return decode(payload), None
+    except Exception as error:  # the edge of user code: a constructor or a validator of the declared type
+        return plain(payload), f"as recorded, for it does not load as what the agent returns now: {named(error)}"
+
+
+def plain(payload: bytes) -> Any:
+    """A recorded value as plain data."""
+    return codec_for(Any).decode(payload)
+
+
+def named(error: Exception) -> str:
+    """An error's text, with its type where that is not one of ours."""
+    return str(error) if isinstance(error, PerdureError) else f"{type_name(type(error))}: {error}"
 
 
 def waiting_for(run: Run, *, head: int | None = None, now_us: int = 0) -> str | None:

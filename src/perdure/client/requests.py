@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, StartRun, ThreadHeld
+from perdure.core.changes import KeyTaken, OtherAgent, RunFilter, Started, StartOutcome, StartRun, ThreadHeld
 from perdure.core.digests import canonical, digest
 from perdure.core.durations import seconds
 from perdure.core.limits import ID_CHARS_MAX, LIST_ROWS_MAX, NAME_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
@@ -104,6 +104,22 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     if len(unique) > TAGS_MAX:
         raise UsageError(f"{len(unique)} tags are given; at most {TAGS_MAX} are allowed")
     return unique
+
+
+def run_filter(
+    *, state: str | None, agent: str | None, thread_id: str | None, tenant: str | None, tags: Iterable[str], limit: int,
+    after: str | None,
+) -> RunFilter:  # fmt: skip
+    """Which runs to list. A name that nothing can have is refused: not every database takes the question."""
+    return RunFilter(
+        state=None if state is None else run_state(state),
+        agent=None if agent is None else check_name("an agent's name", agent),
+        thread_id=None if thread_id is None else checked_id("a thread id", thread_id),
+        tenant=None if tenant is None else check_name("a tenant", tenant),
+        tags=checked_tags(tags),
+        limit=page_limit(limit),
+        after=None if after is None else run_number(after),
+    )
 
 
 def run_state(text: str) -> RunState:

@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Literal
@@ -75,7 +76,9 @@ class Pools:
             import multiprocessing
             from concurrent.futures import ProcessPoolExecutor
 
-            self._processes = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=multiprocessing.get_context("spawn"))
+            self._processes = ProcessPoolExecutor(
+                os.cpu_count() or 1, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+            )
         return self._processes
 
     def replace(self, broken: Executor) -> None:
@@ -125,6 +128,20 @@ def exited(error: SystemExit) -> RuntimeError:
     """What `sys.exit` in user code means for its run: a parser of arguments that gives up must not take the worker, and
     every run in it, along."""
     return RuntimeError(f"sys.exit({error.code!r}) was called; a worker does not exit for that")
+
+
+def _end_with_parent() -> None:
+    """In the pool's process: end when the worker does, however that ends. A process that waits for work holds both ends
+    of the pipe that it waits on, so it would wait for ever after a worker that was killed; and a body that goes on
+    would act for nobody."""
+    import multiprocessing
+
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, name="perdure-parent", daemon=True).start()
 
 
 def _call_by_name(module: str, qualname: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

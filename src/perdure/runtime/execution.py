@@ -52,6 +52,8 @@ class Execution:
         self.current: SuperStep | None = None
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
+        self._filed: Batch[Change, CommitOutcome] | None = None
+        """The newest boundary."""
 
     async def run(self) -> Ending:
         """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
@@ -63,6 +65,7 @@ class Execution:
             batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, ending)
+            await self._keep_close(batch)
             await self.host.committer.room()  # an agent without steps is not held back elsewhere
 
     def close(self, ending: Ending) -> None:
@@ -75,6 +78,13 @@ class Execution:
         """Hand it back at the next checkpoint."""
         if self.current is not None:
             self.current.drain()
+
+    async def _keep_close(self, boundary: Batch[Change, CommitOutcome]) -> None:
+        """Run at most one super-step ahead of the disk: the next one begins when the boundary before this one is
+        there. So whoever takes the run over knows which bodies may have begun before (`SuperStep.recovered`)."""
+        before, self._filed = self._filed, boundary
+        if before is not None:
+            await asyncio.shield(before.done)
 
     async def _super_step(self) -> Ending:
         if self.over is not None:

@@ -35,9 +35,12 @@ class Batch(Generic[T, R]):
 class GroupCommit(Generic[T, R]):
     """Collects items into batches and flushes them one batch at a time, in order."""
 
-    def __init__(self, flush: Callable[[list[T]], Awaitable[R]], *, size: Callable[[T], int]) -> None:
+    def __init__(
+        self, flush: Callable[[list[T]], Awaitable[R]], *, size: Callable[[T], int], rows_max: int = COMMIT_ROWS_MAX
+    ) -> None:
         self._flush = flush
         self._size = size
+        self._rows_max = rows_max
         self._batches: deque[Batch[T, R]] = deque()
         self._work = asyncio.Event()
         self._pending = 0
@@ -104,7 +107,7 @@ class GroupCommit(Generic[T, R]):
     def _open_batch(self, size: int) -> Batch[T, R]:
         if self._batches:
             last = self._batches[-1]
-            if len(last.items) < COMMIT_ROWS_MAX and last.bytes + size <= COMMIT_BYTES_MAX:
+            if len(last.items) < self._rows_max and last.bytes + size <= COMMIT_BYTES_MAX:
                 return last
         batch: Batch[T, R] = Batch(asyncio.get_running_loop().create_future())
         self._batches.append(batch)

@@ -1,8 +1,8 @@
 """Executing a step: admit, try, record, and try again as its policy says.
 
 The number of a try is on disk before its body runs whenever it could have run before: from the second try on, and
-always in a run whose worker has died. The first try of an undisturbed run is not written ahead (that would double the
-writes); so across crashes a body runs at most `attempts + 1` times.
+always where a worker that died may have been. The first try of an undisturbed run is not written ahead (that would
+double the writes); so across crashes a body runs at most `attempts + 1` times.
 """
 
 from __future__ import annotations

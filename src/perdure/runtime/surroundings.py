@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.clock import SYSTEM_CLOCK, Clock
+from perdure.core.limits import COMMIT_ROWS_MAX
 from perdure.runtime.callables import Pools
 from perdure.runtime.threads import post
 
@@ -87,3 +88,5 @@ class Surroundings:
     pools: Callable[[], Pools] = Pools
     beside: Callable[[str, Main], SideLoop] = ThreadLoop
     around_body: AroundBody | None = None
+    commit_rows_max: int = COMMIT_ROWS_MAX
+    """Changes in one commit; with fewer, a simulator has more commits in flight."""

@@ -65,7 +65,9 @@ class Tenure:
         self.draining = False
         self.lost = asyncio.Event()
         self.executions: dict[int, Execution] = {}
-        self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(self._commit, size=bytes_of)
+        self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(
+            self._commit, size=bytes_of, rows_max=surroundings.commit_rows_max
+        )
         self._on_ended = on_ended
         self.suspects: set[int] = set()
         """Runs in hand that kept losing their workers, until they have recorded something."""

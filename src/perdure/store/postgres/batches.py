@@ -2,7 +2,8 @@
 
 A batch of steps alone, the usual one, goes to `append` (a single one to `append_one`); any other to `commit`, which
 takes the same columns first. What a set-shaped statement cannot take twice is made single here: of two tries with one
-number the later one counts, of a run's boundaries the newest moves it, of a thread's snapshots the newest stays.
+number the later one counts (but one that has ended stays), of a run's boundaries the newest moves it, of a thread's
+snapshots the newest stays.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Batch:
             case AppendCheckpoint():
                 self._step(change)
             case RecordAttempt():
-                self.attempts[change.run, change.super_step, change.key, change.attempt] = change
+                self._try(change)
             case BeginSuperStep():
                 self._boundary(change, Kind.BOUNDARY, False)
                 self.steps_begun[change.run] = change.super_step
@@ -101,6 +102,13 @@ class Batch:
                 self.held[change.run] = change
             case _:
                 assert_never(change)
+
+    def _try(self, attempt: RecordAttempt) -> None:
+        """The later of two tries with one number counts, but one that has ended stays."""
+        at = (attempt.run, attempt.super_step, attempt.key, attempt.attempt)
+        before = self.attempts.get(at)
+        if before is None or before.error is None or attempt.error is not None:
+            self.attempts[at] = attempt
 
     def _step(self, step: AppendCheckpoint) -> None:
         self.filed.append(step)

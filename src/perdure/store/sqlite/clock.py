@@ -2,8 +2,8 @@
 
 Leases and due times are compared with the store's time. Were that the machine's, a clock that is set back by two hours
 would keep every queued run waiting, and every lease of a dead worker alive, for two hours. So the file remembers a
-`Mark`: the store's time at the last write, and what the machine's clocks said then. Each write makes a new one, in its
-own transaction. From the mark, any process tells the time now:
+`Mark`: the store's time at the last write, and what the machine's clocks said then. Each transaction that writes
+something makes a new one. From the mark, any process tells the time now:
 
 - It never goes back. The time since the mark is counted on the ticks of the machine, which all its processes share and
   nobody sets; where they cannot be compared (after a reboot, in a copied file, on a system that does not name its
@@ -97,14 +97,17 @@ def look(reader: Reader, clock: MachineClock) -> Moment:
     return moment(Mark(*reader.row("clock")), *clock.read())
 
 
-def tick(tx: Transaction, clock: MachineClock) -> int:
-    """The time of a transaction that writes; the first thing it does."""
+def begin(tx: Transaction, clock: MachineClock) -> Moment:
+    """The time of a transaction; the first thing it does, before it compares a lease with anything."""
     found = look(tx, clock)
-    mark = found.mark
-    tx.run("set_clock", at=mark.at, wall=mark.wall, ticks=mark.ticks, counter=mark.counter)
     if found.stepped_us >= STEP_US:
         tx.run("move_leases", step=found.stepped_us)
-    return found.now
+    return found
+
+
+def leave(tx: Transaction, mark: Mark) -> None:
+    """Leave the mark of a transaction that has written; the last thing it does."""
+    tx.run("set_clock", at=mark.at, wall=mark.wall, ticks=mark.ticks, counter=mark.counter)
 
 
 @cache

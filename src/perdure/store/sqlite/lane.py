@@ -290,6 +290,7 @@ class WriteRounds(_Rounds):
                 answers = [self._one(tx, operation) for operation in operations]
                 if Hint.WORK in tx.hints and not tx.value("anybody_idle"):
                     tx.hints.remove(Hint.WORK)
+                tx.end()
                 connection.execute("commit")
             except BaseException:
                 if connection.in_transaction:

@@ -21,7 +21,7 @@ import msgspec
 
 from perdure.store import sql
 from perdure.store.protocol import Hint
-from perdure.store.sqlite.clock import MachineClock, tick
+from perdure.store.sqlite.clock import MachineClock, begin, leave
 
 T = TypeVar("T")
 
@@ -79,19 +79,25 @@ class Reader:
 
 
 class Transaction(Reader):
-    """A reader that writes: what operations see of the writer's transaction. It happens at one time, `now`; to leave
-    its mark on the clock is the first thing that it does."""
+    """A reader that writes: what operations see of the writer's transaction. All of it happens at one time, `now`."""
 
-    __slots__ = ("hints", "now")
+    __slots__ = ("_before", "_moment", "hints", "now")
 
     def __init__(self, connection: sqlite3.Connection, clock: MachineClock) -> None:
         super().__init__(connection)
         self.hints: set[Hint] = set()
-        self.now = tick(self, clock)
+        self._before = connection.total_changes
+        self._moment = begin(self, clock)
+        self.now = self._moment.now
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Write a set of rows; how many were really written."""
         return sum(cursor.rowcount for cursor in self.spread(name, rows))
+
+    def end(self) -> None:
+        """Leave a mark on the file's clock; not where nothing was written, for then the commit costs no sync."""
+        if self.connection.total_changes > self._before:
+            leave(self, self._moment.mark)
 
     def undo(self) -> None:
         """Go back to the beginning of this operation."""

@@ -124,6 +124,19 @@ class Committing(Harness):
         assert [row.error for row in await bench.store.attempts(claimed.run)] == [b"boom"]
 
     @scenario
+    async def test_a_try_that_has_ended_stays_so(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin()
+        ended, begun = attempt(claimed, "a", error=b"boom", ended_at=9), attempt(claimed, "a")
+        other = [attempt(claimed, "b", error=b"boom", ended_at=9), attempt(claimed, "b")]
+
+        await bench.commit(worker, ended)
+        await bench.commit(worker, begun)
+        await bench.commit(worker, *other)
+
+        tries = await bench.store.attempts(claimed.run)
+        assert [(row.key, row.error) for row in tries] == [("a", b"boom"), ("b", b"boom")]
+
+    @scenario
     async def test_a_boundary_begins_the_next_super_step(self, bench: Bench) -> None:
         worker, claimed = await bench.begin("t", payload=b"in")
 
