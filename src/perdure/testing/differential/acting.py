@@ -1,0 +1,243 @@
+"""What a program on an app is made of, and telling it to an app on one store.
+
+An app's program is sequential: after each start, retry or release, whoever could go on has gone on until it ended, is
+held, or waits behind one that is (or nobody works, and all wait). So everything that can be read afterwards is the same
+on every store, though runs of several threads execute beside each other in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, is_dataclass, replace
+from datetime import datetime
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from perdure.app import App
+from perdure.client.handles import Handle
+from perdure.client.info import CheckpointInfo
+from perdure.core.records import RunState
+from perdure.errors import PerdureError
+from perdure.testing.differential.agents import app_on
+from perdure.testing.differential.answers import error
+from perdure.testing.differential.grounds import StoreGround
+
+WORKER: Final[dict[str, Any]] = {"name": "w", "deployment": "v1", "concurrency": 4, "poll_s": 0.05, "grace_s": 5.0}
+PATIENCE_S: Final = 20.0
+ID: Final = re.compile(r"\b([rw])([1-9]\d*)\b")
+"""A run's or a worker's id, wherever it stands."""
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Start an agent; what is started can be named by its place among all starts from then on."""
+
+    agent: str
+    args: tuple[Any, ...]
+    options: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        values = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.options.items())]
+        return f"app.start({', '.join([repr(self.agent), *values])})"
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A worker comes, or goes."""
+
+    present: bool
+
+    def __str__(self) -> str:
+        return "a worker comes" if self.present else "the worker goes"
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send the run of a start on: retry or release."""
+
+    verb: str
+    start: int
+
+    def __str__(self) -> str:
+        return f"app.{self.verb}(run of start {self.start})"
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Read of the run of a start: its info, its result, its history."""
+
+    what: str
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.what} of the run of start {self.start}"
+
+
+class AskThread(msgspec.Struct, frozen=True):
+    """Read of a thread: info, state, runs, checkpoints (in pages of two)."""
+
+    what: str
+    thread_id: str
+
+    def __str__(self) -> str:
+        return f"app.thread({self.thread_id!r}).{self.what}()"
+
+
+class ListRuns(msgspec.Struct, frozen=True):
+    """A page of runs; `after` is a start."""
+
+    filters: dict[str, Any]
+    after: int | None = None
+
+    def __str__(self) -> str:
+        return f"app.runs({self.filters}, after the run of start {self.after})"
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Everything that the public API shows."""
+
+    def __str__(self) -> str:
+        return "everything that the app shows"
+
+
+Act = Begin | Work | Send | Ask | AskThread | ListRuns | Look
+
+
+async def act(program: Sequence[Act], ground: StoreGround) -> list[Any]:
+    """Tell the program to an app on a fresh store; the answers, as they are compared."""
+    app = app_on(await ground.fresh_url())
+    async with app:
+        acting = Acting(app)
+        try:
+            return [await acting.tell(each) for each in program]
+        finally:
+            await acting.workers.aclose()
+
+
+class Acting:
+    """An app while a program is told to it."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.workers = AsyncExitStack()
+        self._present = False
+        self._handles: list[Handle[Any] | None] = []
+        self._names: dict[str, str] = {}
+
+    async def tell(self, act: Act) -> Any:
+        """Do one thing and wait until all is quiet; the answer as it is compared."""
+        try:
+            answer = await self._do(act)
+        except (PerdureError, TimeoutError) as raised:
+            answer = error(raised)
+        if self._present:
+            await self._quiet()
+        return self._shown(answer)
+
+    async def _do(self, act: Act) -> Any:
+        match act:
+            case Begin():
+                return await self._begin(act)
+            case Work():
+                return await self._work(act.present)
+            case Send():
+                handle = self._handle(act.start)
+                return handle and await getattr(self.app, act.verb)(handle.run_id)
+            case Ask():
+                return await self._ask(act)
+            case AskThread():
+                return await self._ask_thread(act)
+            case ListRuns():
+                handle = None if act.after is None else self._handle(act.after)
+                return await self.app.runs(**act.filters, after=None if handle is None else handle.run_id)
+            case Look():
+                return await self._everything()
+            case _:
+                assert_never(act)
+
+    async def _begin(self, act: Begin) -> Any:
+        self._handles.append(None)
+        handle = await self.app.start(act.agent, *act.args, **act.options)
+        self._handles[-1] = handle
+        return handle.run_id, handle.thread_id
+
+    async def _work(self, present: bool) -> None:
+        if self._present and not present:
+            await self.workers.aclose()
+        elif present and not self._present:
+            await self.workers.enter_async_context(self.app.worker(**WORKER))
+        self._present = present
+
+    async def _ask(self, act: Ask) -> Any:
+        handle = self._handle(act.start)
+        if handle is None:
+            return None
+        info = await handle.status()
+        match act.what:
+            case "info":
+                return info
+            case "history":
+                rows = await handle.history()
+                return sorted(rows, key=lambda row: (row.super_step, row.key))
+            case _:
+                ended = info.state in (RunState.COMPLETED, RunState.FAILED, RunState.HELD)
+                return await handle.result(timeout=PATIENCE_S) if ended else None
+
+    async def _ask_thread(self, act: AskThread) -> Any:
+        thread = self.app.thread(act.thread_id)
+        if act.what != "checkpoints":
+            return await getattr(thread, act.what)()
+        rows = await thread.checkpoints(limit=2)
+        return [*rows, *(await thread.checkpoints(limit=2, after=rows[-1]) if rows else [])]
+
+    def _handle(self, start: int) -> Handle[Any] | None:
+        return self._handles[start] if start < len(self._handles) else None
+
+    async def _quiet(self) -> None:
+        """Wait until nobody can go on."""
+        async with asyncio.timeout(PATIENCE_S):
+            while waiting := [run for run in await self.app.runs(limit=1000) if _goes_on(run)]:
+                try:
+                    await self.app.handle(waiting[-1].run_id).result()
+                except PerdureError:
+                    continue
+
+    async def _everything(self) -> dict[str, Any]:
+        runs = await self.app.runs(limit=1000)
+        threads = [self.app.thread(name) for name in dict.fromkeys(run.thread_id for run in runs)]
+        return {
+            "runs": runs,
+            "infos": [await self.app.run_info(run.run_id) for run in runs],
+            "histories": [await self._ask(Ask("history", start)) for start in range(len(self._handles))],
+            "threads": [await thread.info() for thread in threads],
+            "states": [await thread.state() for thread in threads],
+            "checkpoints": [await thread.checkpoints() for thread in threads],
+        }
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def _shown(self, answer: Any) -> Any:
+        """Plain data: ids by the order in which they were first seen here, times only there or not."""
+        if isinstance(answer, datetime):
+            return "a time"
+        if isinstance(answer, str):
+            return ID.sub(self._named, answer)
+        if isinstance(answer, msgspec.Struct):
+            return self._shown({"is": type(answer).__name__} | msgspec.structs.asdict(answer) | {"traceback": "…"})
+        if isinstance(answer, CheckpointInfo) and answer.failed:
+            answer = replace(answer, size=0)  # an error's text has ids in it
+        if is_dataclass(answer) and not isinstance(answer, type):
+            return self._shown({"is": type(answer).__name__} | asdict(answer))
+        if isinstance(answer, dict):
+            return {key: self._shown(value) for key, value in answer.items()}
+        return [self._shown(each) for each in answer] if isinstance(answer, list | tuple) else answer
+
+    def _named(self, found: re.Match[str]) -> str:
+        return self._names.setdefault(found[0], f"{found[1]}:{len(self._names)}")
+
+
+def _goes_on(run: Any) -> bool:
+    """Whether a worker has it, or may take it."""
+    if run.state is RunState.QUEUED:
+        return not run.waiting_for.startswith(("earlier runs", "run "))
+    return run.state is RunState.RUNNING

@@ -1,0 +1,148 @@
+"""Batches of changes, as a worker might send them, and as it had better not."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from perdure.core.changes import (
+    AppendCheckpoint,
+    BeginSuperStep,
+    Change,
+    EndRun,
+    HoldRun,
+    RecordAttempt,
+    RequeueRun,
+)
+from perdure.core.records import Blob, Claimed, HeldReason, RunState
+from perdure.testing.differential.operations import UNIT_S
+
+KEYS: Final = ("a", "b", "c", "d", "e/1")
+"""Of steps; few, so that they collide. `c` and `d` always fail."""
+
+FAILING: Final = ("c", "d")
+
+
+def blob(data: bytes) -> Blob:
+    """Bytes under their digest."""
+    return Blob(hashlib.blake2b(data, digest_size=32).digest(), data)
+
+
+UNIVERSE: Final = tuple(blob(data) for data in (b"shared", b"1", b"2", *(key.encode() for key in KEYS)))
+"""Every blob there is."""
+
+
+class Batches:
+    """Draws changes."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source
+        self._seq = 0
+
+    def slice(self, claimed: Claimed, super_step: int) -> list[Change]:
+        """What an execution of a run might send, in an order it might send it in. Now and then it goes on after it has
+        said that it ended, or records a step twice."""
+        changes: list[Change] = []
+        careless = self.random.random() < 0.15
+        taken: set[tuple[int, str]] = set()
+        for _ in range(self.random.randint(0, 4)):
+            key = self.random.choice(KEYS)
+            draw = self.random.random()
+            if draw < 0.15:
+                super_step += 1
+                changes.append(self._boundary(claimed, super_step))
+            elif draw < 0.35:
+                changes.append(self._attempt(claimed, super_step, key))
+            elif careless or (super_step, key) not in taken:
+                taken.add((super_step, key))
+                changes.append(self._step(claimed, super_step, key))
+        changes += self._ending(claimed, super_step)
+        if careless:
+            changes.append(self.any_kind(claimed, super_step, run=claimed.run, fence=claimed.fence))
+        return changes
+
+    def any_kind(self, claimed: Claimed, super_step: int, *, run: int, fence: int) -> Change:
+        """One change of any kind, under this run and fence."""
+        key = self.random.choice(KEYS)
+        kinds: tuple[Change, ...] = (
+            self._step(claimed, super_step, key),
+            self._attempt(claimed, super_step, key),
+            self._boundary(claimed, super_step + 1),
+            self._end(claimed, super_step, RunState.COMPLETED),
+            self._requeue(claimed),
+            self._hold(claimed),
+        )
+        change = self.random.choice(kinds)
+        return msgspec.structs.replace(change, run=run, fence=fence)
+
+    def mixed(self, parts: Sequence[list[Change]]) -> list[Change]:
+        """The runs' changes between each other, each run's own in order."""
+        waiting = [list(part) for part in parts]
+        found: list[Change] = []
+        while waiting := [part for part in waiting if part]:
+            found.append(self.random.choice(waiting).pop(0))
+        return found
+
+    # -- the kinds -------------------------------------------------------------------------------------------
+
+    def _ending(self, claimed: Claimed, super_step: int) -> list[Change]:
+        draw = self.random.random()
+        if draw < 0.15:
+            return [self._end(claimed, super_step, RunState.COMPLETED)]
+        if draw < 0.3:
+            return [self._end(claimed, super_step, RunState.FAILED)]
+        if draw < 0.35:
+            return [self._end(claimed, super_step, RunState.CANCELLED)]
+        if draw < 0.45:
+            return [self._requeue(claimed)]
+        return [self._hold(claimed)] if draw < 0.55 else []
+
+    def _step(self, claimed: Claimed, super_step: int, key: str) -> AppendCheckpoint:
+        self._seq += 1
+        return AppendCheckpoint(
+            run=claimed.run,
+            fence=claimed.fence,
+            thread=claimed.thread,
+            super_step=super_step,
+            key=key,
+            seq=self._seq,
+            attempt=self.random.randint(1, 3),
+            digest=self.random.choice([0, 7, -7]),
+            failed=key in FAILING,
+            payload=f"{key} {self._seq}".encode(),
+            started_at=1_000,
+            ended_at=2_000,
+            blobs=self.random.choice([(), (), (blob(key.encode()), blob(b"shared"))]),
+        )
+
+    def _attempt(self, claimed: Claimed, super_step: int, key: str) -> RecordAttempt:
+        error, ended_at = self.random.choice([(None, None), (b"boom", 2_000)])
+        number = self.random.randint(1, 2)
+        at = (claimed.run, claimed.fence, claimed.thread, super_step, key, number)
+        return RecordAttempt(*at, error=error, started_at=1_000, ended_at=ended_at)
+
+    def _boundary(self, claimed: Claimed, super_step: int) -> BeginSuperStep:
+        at = (claimed.run, claimed.fence, claimed.thread, super_step)
+        return BeginSuperStep(*at, payload=b"again", state=self._state(), ended_at=3_000, blobs=(blob(b"shared"),))
+
+    def _end(self, claimed: Claimed, super_step: int, outcome: RunState) -> EndRun:
+        at = (claimed.run, claimed.fence, claimed.thread, super_step + 1)
+        state = self._state() if outcome is RunState.COMPLETED else None
+        return EndRun(*at, outcome=outcome, payload=outcome.value.encode(), state=state, ended_at=4_000)
+
+    def _requeue(self, claimed: Claimed) -> RequeueRun:
+        delay_us = self.random.choice([0, 0, 1]) * UNIT_S * 1_000_000
+        keys = tuple(self.random.sample(KEYS, self.random.choice([0, 2, 4])))
+        return RequeueRun(claimed.run, claimed.fence, claimed.thread, delay_us, keys)
+
+    def _hold(self, claimed: Claimed) -> HoldRun:
+        reason = self.random.choice(list(HeldReason))
+        return HoldRun(claimed.run, claimed.fence, claimed.thread, reason, "look at it")
+
+    def _state(self) -> bytes | None:
+        self._seq += 1
+        return f"state {self._seq}".encode() if self.random.random() < 0.7 else None

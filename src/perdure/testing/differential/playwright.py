@@ -1,0 +1,100 @@
+"""Programs on an app, from seeds.
+
+Nothing is asked of a store to write one: a start is named by its place, so a program means something whatever became of
+its starts. Every agent is drawn often enough to meet every other on a thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from perdure.core.records import RunState
+from perdure.testing.differential.acting import Act, Ask, AskThread, Begin, ListRuns, Look, Send, Work
+
+NUMBERS: Final = ("line", "fan", "count", "count", "count", "large")
+"""Agents that take a number."""
+
+NAMES: Final = ("shaky", "shaky", "careful", "patient")
+"""Agents that take a name, and how often they fail."""
+
+THREADS: Final = ("t1", "t2", "t3", None)
+
+
+async def write(seed: int, length: int) -> tuple[Act, ...]:
+    """The program of this seed."""
+    playwright = Playwright(seed)
+    return (Work(True), *(playwright.go_on() for _ in range(length)), Look(), Work(True), Look())
+
+
+class Playwright:
+    """Writes one program."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(f"an app's program {seed}")
+        self._starts = 0
+        self._draws: dict[Callable[[], Act], int] = {
+            self.begin: 10, self.work: 3, self.send: 5, self.ask: 4, self.ask_thread: 3, self.list_runs: 2,
+        }  # fmt: skip
+
+    def go_on(self) -> Act:
+        """One more thing to do."""
+        return self.random.choices(list(self._draws), list(self._draws.values()))[0]()
+
+    def begin(self) -> Act:
+        agent, args = self._agent()
+        options: dict[str, Any] = {
+            "thread_id": self._thread(agent),
+            "key": self.random.choice([None, None, None, "x", "y"]),
+            "if_busy": self.random.choice(["enqueue", "enqueue", "join", "reject"]),
+            "priority": self.random.choice([0, 0, 1]),
+            "tenant": self.random.choice([None, "acme"]),
+            "tags": self.random.sample(["red", "green"], self.random.randint(0, 2)),
+        }
+        self._starts += 1
+        return Begin(agent, args, {name: value for name, value in options.items() if value})
+
+    def _agent(self) -> tuple[str, tuple[Any, ...]]:
+        draw = self.random.random()
+        if draw < 0.02:
+            return "nobody", ()
+        name = f"n{self._starts}"
+        if draw < 0.5:
+            return self.random.choice(NUMBERS), (self.random.randint(1, 2),)
+        if draw < 0.65:
+            return "fickle", (name,)
+        return self.random.choice(NAMES), (name, self.random.randint(0, 4))
+
+    def _thread(self, agent: str) -> str | None:
+        """A thread that this agent's runs share, now and then another agent's, or one of its own."""
+        if self.random.random() < 0.3:
+            return None
+        owner = agent if self.random.random() < 0.9 else "line"
+        return f"{owner}-{self.random.randint(1, 2)}"
+
+    def work(self) -> Act:
+        return Work(self.random.random() < 0.6)
+
+    def send(self) -> Act:
+        return Send(self.random.choice(["retry", "retry", "release"]), self._start())
+
+    def ask(self) -> Act:
+        return Ask(self.random.choice(["info", "result", "history"]), self._start())
+
+    def ask_thread(self) -> Act:
+        owner = self.random.choice([*NUMBERS, *NAMES])
+        return AskThread(self.random.choice(["info", "state", "runs", "checkpoints"]), f"{owner}-1")
+
+    def list_runs(self) -> Act:
+        filters: dict[str, Any] = {
+            "state": self.random.choice([None, None, *(state.value for state in RunState)]),
+            "agent": self.random.choice([None, None, "count", "shaky"]),
+            "tenant": self.random.choice([None, "acme"]),
+            "tags": self.random.choice([(), ("red",)]),
+            "limit": self.random.choice([1, 2, 100]),
+        }
+        return ListRuns(filters, self.random.choice([None, None, self._start()]))
+
+    def _start(self) -> int:
+        return self.random.randint(max(0, self._starts - 4), max(0, self._starts - 1))
