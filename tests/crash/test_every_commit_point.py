@@ -53,16 +53,15 @@ def test_a_process_killed_around_any_write_comes_to_the_same_end(case: str, stor
     asyncio.run(_on(store_url, lambda store: _nothing_was_repeated(store, log, report)))
 
 
-@pytest.mark.parametrize("case", [SCRIPT, "three runs of a thread"])
 @pytest.mark.parametrize("moment", ["before", "lost"])
 def test_a_worker_that_does_not_hear_of_one_of_its_writes_goes_on_to_the_same_end(
-    case: str, store_url: str, log: SideLog, moment: Moment
+    store_url: str, log: SideLog, moment: Moment
 ) -> None:
-    writes = asyncio.run(live(store_url, case, "undisturbed")).calls
+    writes = asyncio.run(live(store_url, SCRIPT, "undisturbed")).calls
     assert writes >= WRITES_MIN
     points = {f"{moment}-{nth}": Fault(nth, moment, dies=False) for nth in range(1, writes + 1)}
 
-    stores = asyncio.run(_all(live(store_url, case, *point) for point in points.items()))
+    stores = asyncio.run(_all(live(store_url, SCRIPT, *point) for point in points.items()))
 
     assert sum(len(store.struck) for store in stores) >= DIED_MIN * writes
     _check(store_url, log, list(points))

@@ -200,8 +200,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
     def moments(self, store_url: str) -> tuple[Moment, ...]:
-        """After a write and with its answer lost, the rows are the same, and what differs knows no store: so the one
-        without the other is enough for the store whose processes are dear."""
+        """With the answer lost and just after it, the rows are the same, and what differs knows no store. So where a
+        process is dear, for its connections, the one is tried without the other; both with that variable."""
         return MOMENTS if every_point() or store_url.startswith("sqlite") else ("before", "lost")
 
     @property
