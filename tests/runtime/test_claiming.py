@@ -10,9 +10,11 @@ import pytest
 
 from perdure import App, Retry, step
 from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RequeueRun
+from perdure.core.endings import Ending
 from perdure.core.records import Claimed
 from perdure.errors import StoreUnavailable
 from perdure.runtime import tenure
+from perdure.runtime.execution import Execution
 from perdure.runtime.settings import deployment_name
 from perdure.store.memory import MemoryStore
 from tests.runtime.world import fresh_app, until, working
@@ -66,9 +68,30 @@ class Unheard(MemoryStore):
         return store
 
 
-def test_a_lost_answer_to_a_hand_back_does_not_end_the_next_execution_of_the_run() -> None:
+class UnheardTwice(Unheard):
+    """The same, and the answer to the claim is lost too; what it took is given back before anything is sent again."""
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        claimed = await MemoryStore.claim(self, request)
+        if claimed and self.lost and not self.reclaimed.is_set():
+            raise StoreUnavailable("connection lost")
+        return claimed
+
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
+        given_back = await super().give_back(worker, keep=keep, ticket=ticket)
+        self.reclaimed.set()
+        return given_back
+
+    def clone(self) -> UnheardTwice:
+        store = UnheardTwice()
+        store._data = self._data
+        return store
+
+
+@pytest.mark.parametrize("store", [Unheard, UnheardTwice])
+def test_a_lost_answer_to_a_hand_back_does_not_end_the_next_execution_of_the_run(store: type[Unheard]) -> None:
     app = App("test", store="memory://")
-    app._store = Unheard()
+    app._store = store()
     calls: list[int] = []
 
     @app.agent(retry=Retry(attempts=3, delay_s=0.001))
@@ -205,3 +228,55 @@ def test_a_claim_that_comes_after_the_give_back_takes_nothing() -> None:
     assert result == "done"
     assert store.took == [[]]
     assert info.attempt == 1, "what nobody executes would wait for the end of the lease"
+
+
+class Asked(MemoryStore):
+    """A store that tells when it is asked to give back, and does not answer until something has happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
+        given_back = await super().give_back(worker, keep=keep, ticket=ticket)
+        self.asked.set()
+        await self.may_answer.wait()
+        return given_back
+
+    def clone(self) -> Asked:
+        store = Asked()
+        store._data, store.asked, store.may_answer = self._data, self.asked, self.may_answer
+        return store
+
+
+def test_a_run_that_breaks_off_while_others_are_given_back_is_given_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App("test", store="memory://")
+    store = Asked()
+    app.use_store(store)
+    whole = Execution.run
+
+    async def run(execution: Execution) -> Ending:
+        if execution.claimed.attempt > 1:
+            return await whole(execution)
+        if execution.claimed.agent == "second":
+            await store.asked.wait()
+            asyncio.get_running_loop().call_soon(store.may_answer.set)
+        raise RuntimeError("broken off")
+
+    monkeypatch.setattr(Execution, "run", run)
+
+    @app.agent
+    async def first() -> str:
+        return "done"
+
+    @app.agent
+    async def second() -> str:
+        return "done"
+
+    async def main() -> list[str]:
+        async with app:
+            handles = [await app.start(agent) for agent in (first, second)]
+            async with app.worker(lease_s=60.0, poll_s=0.05, grace_s=5.0):
+                return [await handle.result(timeout=5) for handle in handles]
+
+    assert asyncio.run(main()) == ["done", "done"]

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+import perdure
+from perdure import RunFailed
 from perdure.clock import SYSTEM_CLOCK
 from perdure.runtime.deadlines import QUEUES_MAX, Deadlines
+from tests.runtime.world import fresh_app, working
 
 SOON_S = 0.01
 FAR_S = 3600.0
@@ -144,3 +147,33 @@ def test_lengths_without_number_are_forgotten_again() -> None:
         return len(deadlines._queues)
 
     assert within(body) <= QUEUES_MAX
+
+
+def test_a_limit_that_ran_out_is_named_with_what_it_is_for() -> None:
+    app = fresh_app()
+
+    @perdure.step(timeout=SOON_S, retry=1)
+    async def ask() -> None:
+        await for_ever()
+
+    @app.agent
+    async def of_step() -> None:
+        await ask()
+
+    @app.agent(timeout=SOON_S, retry=1)
+    async def of_agent() -> None:
+        await for_ever()
+
+    async def main() -> None:
+        async with working(app):
+            for agent, message in ((of_step, "for step 'ask' ran out"), (of_agent, "for the agent ran out")):
+                with pytest.raises(RunFailed, match=f"the limit of 0.01 s {message}"):
+                    await (await app.start(agent)).result(timeout=20)
+
+    asyncio.run(main())
+
+    async def body(deadlines: Deadlines) -> None:
+        with pytest.raises(TimeoutError, match=r"^the limit of 0.01 s ran out$"), deadlines.within(SOON_S):
+            await for_ever()
+
+    within(body)

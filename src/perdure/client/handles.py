@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
 from perdure.client.requests import run_number
 from perdure.core.durations import seconds
-from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import AgentState, Kind, RunState, run_id
+from perdure.core.records import AgentState, Kind, Run, RunState, run_id
 from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError
 from perdure.runtime.payloads import load_state
+from perdure.store.pages import whole_log
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -54,8 +54,10 @@ class Handle(Generic[R]):
                 f"run {self.run_id} did not end within {limit:g} s. It is on disk and goes on where a worker is alive; "
                 f"`perdure runs show {self.run_id}` says what it waits for"
             ) from None
-        run = settled.run
-        info = await self._app._info(run, settled.outcome)
+        return self._outcome(settled.run, await self._app._info(settled.run, settled.outcome))
+
+    def _outcome(self, run: Run, info: RunInfo) -> R:
+        """The result of a run that has come to rest, or the error that says why there is none."""
         match info.state:
             case RunState.COMPLETED if info.result_note is not None:
                 raise NotSerializable(
@@ -96,14 +98,7 @@ class Handle(Generic[R]):
     async def history(self) -> list[CheckpointInfo]:
         """The run's log so far, in order: boundaries, steps, the end."""
         client = await self._app._client()
-        rows: list[CheckpointInfo] = []
-        after: tuple[int, int] | None = None
-        while True:
-            page = await client.store.checkpoints(self._id, after=after, limit=LIST_ROWS_MAX)
-            rows += [checkpoint_info(row) for row in page]
-            if len(page) < LIST_ROWS_MAX:
-                return rows
-            after = (page[-1].super_step, page[-1].seq)
+        return [checkpoint_info(row) async for row in whole_log(client.store, self._id)]
 
     def __repr__(self) -> str:
         return f"<run {self.run_id} on thread {self.thread_id!r}>"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from perdure.client.grounds import grounds
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.settings import WorkerSettings, worker_settings
@@ -28,6 +29,8 @@ async def worker_of(app: App, settings: WorkerSettings) -> AsyncIterator[Worker]
     """A worker for the app's agents, on the store that the app has open on this loop."""
     if not app.agents:
         raise UsageError(f"app {app.name} has no agents to execute; decorate one with @app.agent")
+    if (here := grounds()) is not None:
+        here.employ()
     client = await app._client()
     worker = Worker(client.store, app.agents, settings=settings, durability=app.durability, on_ended=client.ended)
     async with worker:
@@ -68,6 +71,8 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run on a loop of the fast kind where the platform has it, in a process that is there for nothing else."""
     if asyncio._get_running_loop() is not None:
         main.close()
+        if (here := grounds()) is not None:
+            here.employ()
         raise UsageError(
             "app.run() and app.serve() block, and were called inside a running event loop; there, use "
             "`async with app, app.worker():` and await app.start(...)"

@@ -39,8 +39,8 @@ class AppendCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordAttempt(msgspec.Struct, frozen=True, gc=False):
-    """Record a try that is not the step's record; a later one with the same number replaces it. Only a try that has ended
-    is never unfinished again: that would be an old request that comes late."""
+    """Record a try that is not the step's record; a later one with the same number replaces it. Only a try that has
+    ended is never unfinished again: that would be an old request that comes late."""
 
     run: int
     fence: int

@@ -13,6 +13,7 @@ as do control characters and lone surrogates, which not every store takes. A key
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -66,6 +67,15 @@ def given(key: str) -> str:
     """The key of a call that was given its own: absolute within the super-step, whatever task makes it."""
     whole = "=" + _IN_GIVEN.sub(_escape, key)
     return whole if len(whole) <= KEY_CHARS_MAX else _shortened(whole)
+
+
+def meant(words: Collection[str], *, key: str, name: str) -> str | None:
+    """The one of these words by which people mean this step: its key, else the key that its caller gave it, else its
+    name. None if there is none."""
+    if key in words:
+        return key
+    own = next((word for word in words if given(word) == key), None) if key.startswith("=") else None
+    return own if own is not None else name if name in words else None
 
 
 def _scope(path: str) -> Scope:

@@ -59,6 +59,10 @@ PENDING_ROWS_MAX: Final = 20_000
 PENDING_BYTES_MAX: Final = 256 * MIB
 """The same in payload bytes: while the store is away, large results must not fill the memory."""
 
+SUPER_STEPS_AHEAD_MAX: Final = 64
+"""Super-steps that an agent may be ahead of the disk; past that the next one waits: so many fit into a commit's time.
+After a worker's death the tries of so many are put on disk before their bodies begin."""
+
 CLAIM_ROWS_MAX: Final = 500
 """Runs taken by one claim."""
 

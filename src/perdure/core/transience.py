@@ -125,8 +125,11 @@ def _headers(holder: object) -> dict[str, Any]:
     if headers is None and isinstance(holder, Mapping):  # botocore
         metadata = holder.get("ResponseMetadata")
         headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
-    pairs = headers.items() if isinstance(headers, Mapping) or hasattr(headers, "items") else ()
-    return {_text(name).lower(): value for name, value in pairs}
+    try:
+        pairs = headers.items() if hasattr(headers, "items") else ()
+        return {_text(name).lower(): value for name, value in pairs}
+    except Exception:  # the edge of user code: what is called headers may be anything
+        return {}
 
 
 def _text(name: object) -> str:

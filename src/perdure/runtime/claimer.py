@@ -5,7 +5,7 @@ hint), looks once more, and then sleeps until a hint or the fallback poll, which
 wake-up can be lost, because the rows are what is looked at, and an idle claimer costs about one query a second.
 
 A claim whose answer was lost may have given this worker runs it never heard of; they are given back before the next
-claim.
+claim. So is a run whose execution broke off, or was told that it had lost it: perhaps to such a claim.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Claimer:
         self._useful = max(1, min(CLAIM_ROWS_MAX, tenure.settings.concurrency // 4))
         self._idle = False
         self._settling = False
-        self._unsure = False
+        self._doubts = self._settled = 0
+        """How often this worker had reason to doubt what it owns, and up to which of these it has had it given back."""
         self._ticket = 0
         self._stopped = asyncio.Event()
         self._claiming = asyncio.Lock()
@@ -72,7 +73,7 @@ class Claimer:
 
     def give_back(self) -> None:
         """Have runs that this worker owns without executing them given back, before the next claim."""
-        self._unsure = True
+        self._doubts += 1
         self._wake.set()
         self._freed.set()
 
@@ -83,7 +84,7 @@ class Claimer:
     async def _tick(self) -> float:
         if self._stopped.is_set():
             await asyncio.get_running_loop().create_future()  # until the tenure ends this task
-        if self._unsure:
+        if self._settled < self._doubts:
             await self._be_sure()
         free = self._tenure.free
         if free <= 0:
@@ -118,18 +119,20 @@ class Claimer:
                 for run in claimed:
                     tenure.launch(run)
             except Exception:  # whatever went wrong, the store may have given this worker runs it never heard of
-                self._unsure = True
+                self._doubts += 1
                 raise
         return len(claimed)
 
     async def _be_sure(self) -> None:
         """Give back what this worker owns without executing it. The claim that made it unsure may not have come yet; by
-        its ticket it will be known as too late."""
+        its ticket it will be known as too late. What breaks off meanwhile is still among the runs to keep: that is
+        another doubt."""
         tenure = self._tenure
         async with self._claiming:
+            doubts = self._doubts
             self._ticket += 1
             await tenure.store.give_back(tenure.worker, keep=list(tenure.executions), ticket=self._ticket)
-            self._unsure = False
+            self._settled = doubts
 
     async def _more_waits(self) -> None:
         """The queue has more than there were slots for."""

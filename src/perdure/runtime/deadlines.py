@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from perdure.clock import Clock
+from perdure.runtime.frames import AgentFrame, StepFrame, frame
 
 QUEUES_MAX: Final = 64
 """Lengths that are remembered while nothing has them: programs use few, unless they compute them."""
@@ -111,9 +112,20 @@ class Deadline:
             del self._queue.waiting[self]
         elif self._task.uncancel() <= self._cancelling and kind is not None:
             if issubclass(kind, asyncio.CancelledError):
-                raise TimeoutError from error
+                raise TimeoutError(f"the limit of {self._queue.limit_s:g} s{_whose()} ran out") from error
 
     def expire(self) -> None:
         """It has come."""
         self._expired = True
         self._task.cancel()
+
+
+def _whose() -> str:
+    """For whom the limit is, where that is known."""
+    match frame.get():
+        case StepFrame(name=name):
+            return f" for step {name!r}"
+        case AgentFrame():
+            return " for the agent"
+        case _:
+            return ""

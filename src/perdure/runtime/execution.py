@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,8 @@ class Execution:
         self.current: SuperStep | None = None
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
-        self._filed: Batch[Change, CommitOutcome] | None = None
-        """The newest boundary."""
+        self._filed: deque[asyncio.Future[CommitOutcome]] = deque()
+        """Boundaries that may not be on disk yet, oldest first."""
 
     async def run(self) -> Ending:
         """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
@@ -80,11 +81,11 @@ class Execution:
             self.current.drain()
 
     async def _keep_close(self, boundary: Batch[Change, CommitOutcome]) -> None:
-        """Run at most one super-step ahead of the disk: the next one begins when the boundary before this one is
-        there. So whoever takes the run over knows which bodies may have begun before (`SuperStep.recovered`)."""
-        before, self._filed = self._filed, boundary
-        if before is not None:
-            await asyncio.shield(before.done)
+        """Run at most `ahead_max` super-steps ahead of the disk, so that whoever takes the run over knows which bodies
+        may have begun before (`SuperStep.recovered`)."""
+        self._filed.append(boundary.done)
+        while self._filed and (self._filed[0].done() or len(self._filed) > self.host.ahead_max):
+            await asyncio.shield(self._filed.popleft())
 
     async def _super_step(self) -> Ending:
         if self.over is not None:

@@ -41,10 +41,11 @@ class AgentFrame:
 class StepFrame:
     """The body of a step: calls of other steps are plain calls, part of this step's record."""
 
-    __slots__ = ("attempt", "key", "super_step")
+    __slots__ = ("attempt", "key", "name", "super_step")
 
-    def __init__(self, super_step: SuperStep, key: str, attempt: int) -> None:
+    def __init__(self, super_step: SuperStep, name: str, key: str, attempt: int) -> None:
         self.super_step = super_step
+        self.name = name
         self.key = key
         self.attempt = attempt
 

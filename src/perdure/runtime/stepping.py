@@ -106,7 +106,7 @@ async def _try_once(
     at: SuperStep, step: Step[..., Any], key: str, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bytes, Any]:
     """One try: the encoded result and the value it decodes to."""
-    here = StepFrame(at, key, attempt)
+    here = StepFrame(at, step.settings.name, key, attempt)
     token = frame.set(here)
     try:
         with at.host.deadlines.within(step.settings.timeout_s):

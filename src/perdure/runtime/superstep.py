@@ -66,6 +66,7 @@ class Host(Protocol):
     deadlines: Deadlines
     random: random.Random
     around_body: AroundBody | None
+    ahead_max: int
 
 
 class SuperStep:
@@ -79,9 +80,9 @@ class SuperStep:
         self.pools = host.pools
         self.durability = durability or host.durability
         self.journal = Journal(claimed.records, claimed.attempts) if resumed else Journal((), ())
-        self.recovered = claimed.recoveries > 0 and number <= claimed.super_step + 1
-        """Whether a body may have begun here under a claim whose worker died: it was at most one super-step ahead of
-        the disk."""
+        self.recovered = claimed.recoveries > 0 and number <= claimed.super_step + host.ahead_max
+        """Whether a body may have begun here under a claim whose worker died: it was at most so far ahead of the
+        disk."""
         self.in_flight = 0
         self._thread = threading.get_ident()
         self._refusals = 0

@@ -1,8 +1,9 @@
 """What a worker's process stands on: its clocks, its chance, its threads.
 
-Everything that a worker takes from outside of the store and the event loop comes through here, so that a simulator can
-be all of it: the same runtime then runs in virtual time, on one thread, and a seed repeats it to the letter
-(`perdure.testing.simulation`).
+What a worker takes from outside of the store and the event loop comes through here, so that a simulator can be all of
+it: the same runtime then runs in virtual time, on one thread, and a seed repeats it to the letter
+(`perdure.testing.simulation`). Only the jitter of pauses and what agents draw by `perdure.random()` come from the
+module `random`, which a simulator seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.clock import SYSTEM_CLOCK, Clock
-from perdure.core.limits import COMMIT_ROWS_MAX
+from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
 from perdure.runtime.callables import Pools
 from perdure.runtime.threads import post
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from perdure.runtime.step import Step
 
 JOIN_S: Final = 10.0
-"""How long the end of a side loop is awaited; it does nothing that takes as long."""
+"""How long the end of a side loop is awaited. Only where its store is stuck does it take as long; then it is left to
+itself."""
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -90,3 +92,5 @@ class Surroundings:
     around_body: AroundBody | None = None
     commit_rows_max: int = COMMIT_ROWS_MAX
     """Changes in one commit; with fewer, a simulator has more commits in flight."""
+    ahead_max: int = SUPER_STEPS_AHEAD_MAX
+    """Super-steps ahead of the disk; the same for all workers of one store."""

@@ -61,6 +61,7 @@ class Tenure:
         self.deadlines = Deadlines(self.clock)
         self.random = surroundings.random
         self.around_body = surroundings.around_body
+        self.ahead_max = surroundings.ahead_max
         self.worker = 0
         self.draining = False
         self.lost = asyncio.Event()
@@ -196,7 +197,11 @@ class Tenure:
             self.claimer.slot_freed()
             if not self.executions:
                 self._empty.set()
-        if ending is not None and not isinstance(ending, HandedBack | Lost):
+        if isinstance(ending, Lost):
+            # To whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had not
+            # ended, nothing was given back.
+            self.claimer.give_back()
+        elif ending is not None and not isinstance(ending, HandedBack):
             self._on_ended(run)
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -204,7 +209,10 @@ class Tenure:
     async def _commit(self, changes: list[Change]) -> CommitOutcome:
         """Write a batch, however long the store is away; repeating one that went through is a no-op."""
         outcome = CommitOutcome()
-        writable, refused = self._without_followers(changes)
+        # A run that was lost and claimed again has changes of both claims here: the older ones would be lost, and the
+        # newer ones with them. (The last one has the newest fence.)
+        fences = {change.run: change.fence for change in changes}
+        writable, refused = self._without_followers([each for each in changes if each.fence == fences[each.run]])
 
         async def attempt() -> None:
             nonlocal outcome
@@ -220,7 +228,6 @@ class Tenure:
             raise
         if not outcome.alive:
             self.lose("the store says that this worker is not alive")
-        fences = {change.run: change.fence for change in writable}
         for run in outcome.lost:
             self._close(run, fences[run], Lost("another worker has claimed it"))
         if self.suspects:

@@ -82,8 +82,10 @@ async def hang_up(connection: asyncpg.Connection[Any]) -> None:
 
 def drop(connection: asyncpg.Connection[Any]) -> None:
     """Let go of a connection whose loop has closed. Nothing can be awaited, but the server must see it end: so what
-    asyncio's loop would have called at the end is called here (uvloop's has closed all sockets itself)."""
+    asyncio's loop would have called at the end is called here (uvloop's has closed all sockets itself). An encrypted
+    connection lies on another, which is the one to be ended."""
     transport = connection._transport
+    transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
     with contextlib.suppress(RuntimeError):
         connection.terminate()
     end = getattr(transport, "_call_connection_lost", None)

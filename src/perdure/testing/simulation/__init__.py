@@ -10,9 +10,12 @@ storm is over, everything must come to its end, with results that the log explai
     python -m perdure.testing.simulation --seed 4711 --store sqlite --story
 
 `loop.py` has the virtual event loop, `world.py` processes and time, `wire.py` messages and their fates, `weather.py`
-how often which fault comes, `nature.py` what happens to processes, `playbook.py` the agents, `orders.py` what is
-started, `invariants.py` and `witness.py` what must hold; `simulation.py` puts them together. After FoundationDB's
-simulator and TigerBeetle's VOPR.
+how often which fault comes, `nature.py` what happens to processes, `playbook.py` and `steps.py` the agents, `orders.py`
+what is started, `people.py` who does it. `witness.py` sees all of it, `rules/` say what must hold, `account.py` what
+must have come of it. `simulation.py` puts them together. After FoundationDB's simulator and TigerBeetle's VOPR.
+
+The checker is checked: `tests/simulation/mutations.py` breaks the runtime and the stores in one place at a time, and
+each of these breaks has to show in some seed.
 """
 
 from __future__ import annotations

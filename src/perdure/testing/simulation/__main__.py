@@ -6,7 +6,6 @@ Exit code 1 if a seed showed a violation; each prints the line that repeats it.
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 import time
@@ -49,6 +48,9 @@ def _one(seed: int, store: str, *, story: bool) -> int:
     if story:
         print("\n".join(report.story))
     print(report)
+    print(
+        f"  {report.turns:,} turns, {report.requests:,} requests in {report.seconds:.1f} s; story {report.digest:08x}"
+    )
     _summary([report.faults], runs=report.runs, bodies=report.bodies, repeated=report.repeated)
     return 0 if report.ok else 1
 
@@ -58,7 +60,6 @@ def _many(seeds: range, store: str) -> int:
     bad: list[Report] = []
     faults: list[Counter[str]] = []
     runs = bodies = repeated = done = 0
-    gc.disable()
     for seed in seeds:
         report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
         done += 1
@@ -71,7 +72,6 @@ def _many(seeds: range, store: str) -> int:
             break
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
-            gc.collect()
             _progress(done, len(seeds), told - began)
     seconds = time.monotonic() - began
     print(f"{done} seeds on {store} in {seconds:.1f} s ({done / seconds:.0f} seeds/s): {len(bad) or 'none'} went wrong")

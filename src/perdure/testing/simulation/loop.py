@@ -18,6 +18,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
+from perdure.errors import UsageError
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -47,8 +49,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.failures: list[dict[str, Any]] = []
         """What nobody caught: contexts as an exception handler gets them."""
         self._timeline = timeline
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.ready: deque[asyncio.Handle] = deque()
+        """What is to run in the next round."""
+        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """A heap by when they are due; those that were cancelled are dropped when they come to the top."""
         self._timers_made = 0
         self._factory: Any = None
         self._closed = False
@@ -56,22 +60,45 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __repr__(self) -> str:
         return f"<virtual loop {self.name}>"
 
+    # -- what it lets in (`perdure.client.grounds`) ------------------------------------------------------------
+
+    def admit(self, app: str, store: object) -> None:
+        """Refuse a store that is not one of the process that this loop belongs to."""
+        process = getattr(store, "process", None)
+        if process is None or process is not self.owner:
+            raise UsageError(
+                f"app {app} has its store in the real world, and is used in virtual time. Put it on the stage as "
+                "well: rehearse(..., apps=[that_app])"
+            )
+
+    def employ(self) -> None:
+        """Refuse a worker of the real world."""
+        raise UsageError(
+            "the stage has its worker, which executes every run that is started there: leave out app.worker(), "
+            "app.run() and app.serve(), and only `await app.start(...)` and its `result()`"
+        )
+
     # -- being run -------------------------------------------------------------------------------------------
 
     @property
     def due(self) -> float | None:
         """When it has something to do next; None for never."""
-        if self._ready:
+        if self.ready:
             return self._timeline.now
-        timers = self._timers
+        when = self.next_timer()
+        return None if when is None else max(when, self._timeline.now)
+
+    def next_timer(self) -> float | None:
+        """When its next timer is due."""
+        timers = self.timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
-        return max(timers[0][0], self._timeline.now) if timers else None
+        return timers[0][0] if timers else None
 
     def turn(self, rounds: int = 1) -> None:
         """Run what is ready now, and what that makes ready, for so many rounds."""
         now = self._timeline.now
-        timers, ready = self._timers, self._ready
+        timers, ready = self.timers, self.ready
         while timers and timers[0][0] <= now:
             ready.append(heapq.heappop(timers)[2])
         hooks, outer = sys.get_asyncgen_hooks(), asyncio._get_running_loop()
@@ -102,7 +129,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+        self.ready.append(handle)
         return handle
 
     def call_soon_threadsafe(
@@ -122,7 +149,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
-        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        heapq.heappush(self.timers, (when, self._timers_made, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -173,8 +200,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         self._closed = True
-        self._ready.clear()
-        self._timers.clear()
+        self.ready.clear()
+        self.timers.clear()
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -187,7 +214,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             for _ in range(TURNS_A_CANCELLATION):
                 if not self.tasks:
                     return True
-                if not self._ready and not self._skip_to_next_timer():
+                if not self.ready and not self._skip_to_next_timer():
                     break
                 self.turn()
         for task in self.tasks:
@@ -198,8 +225,33 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Make the next timer ready; False if there is none."""
         if self.due is None:
             return False
-        self._ready.append(heapq.heappop(self._timers)[2])
+        self.ready.append(heapq.heappop(self.timers)[2])
         return True
+
+
+OF_THE_SYSTEM: Final = (
+    "getaddrinfo", "getnameinfo", "create_connection", "create_server", "create_unix_connection", "create_unix_server",
+    "create_datagram_endpoint", "connect_accepted_socket", "start_tls", "sendfile", "connect_read_pipe",
+    "connect_write_pipe", "subprocess_exec", "subprocess_shell", "add_reader", "remove_reader", "add_writer",
+    "remove_writer", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall",
+    "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "add_signal_handler", "remove_signal_handler",
+)  # fmt: skip
+"""What an event loop does with sockets, processes and signals."""
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(self: VirtualLoop, *args: object, **kwargs: object) -> Any:
+        raise UsageError(
+            f"{name}: there are no sockets, processes or signals in virtual time. Where a step needs one, answer it "
+            "(`answer_step`), or give it a fake client; what cannot do without is tested with a worker of the real "
+            "world"
+        )
+
+    return refuse
+
+
+for _name in OF_THE_SYSTEM:
+    setattr(VirtualLoop, _name, _refusal(_name))
 
 
 def virtual_loop(timeline: Timeline, name: str, owner: object = None) -> VirtualLoop:

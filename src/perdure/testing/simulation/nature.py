@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from perdure.testing.simulation.weather import CALM
-from perdure.testing.simulation.world import Process
-
-if TYPE_CHECKING:
-    from perdure.testing.simulation.simulation import Simulation
+from perdure.testing.simulation.wire import Database
+from perdure.testing.simulation.world import Process, World
 
 
 class Nature:
     """What happens to processes, clocks and the store, at random times, until it calms down."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.world = simulation.world
-        self.database = simulation.database
+    def __init__(
+        self, world: World, database: Database, workers: list[Process], note: Callable[[str], None], *, lease_s: float
+    ) -> None:
+        self.world = world
+        self.database = database
+        self.workers = workers
+        """The worker processes that live, now and later."""
+        self.note = note
+        self.lease_s = lease_s
         self.events = {
             "kills": self._kill,
             "pauses": self._pause,
@@ -53,10 +56,10 @@ class Nature:
 
     def _note(self, fault: str, what: object = "") -> None:
         self.database.faults[fault] += 1
-        self.simulation.witness.note(f"-- {fault} {what}")
+        self.note(f"-- {fault} {what}")
 
     def _worker(self) -> Process | None:
-        running = [process for process in self.simulation.workers if process.alive and not process.paused]
+        running = [process for process in self.workers if process.alive and not process.paused]
         return self.world.random.choice(running) if running else None
 
     def _kill(self) -> None:
@@ -84,9 +87,7 @@ class Nature:
             self._resume_later(process)
 
     def _resume_later(self, process: Process) -> None:
-        for_s = self.world.random.choice(
-            (0.2, 1.0, self.simulation.lease_s, 2 * self.simulation.lease_s, 3 * self.simulation.lease_s)
-        )
+        for_s = self.world.random.choice((0.2, 1.0, self.lease_s, 2 * self.lease_s, 3 * self.lease_s))
         self.database.loop.call_later(for_s, process.resume)
 
     def _drain(self) -> None:
@@ -104,7 +105,7 @@ class Nature:
     def _outage(self) -> None:
         self._note("store outage")
         self.database.down = True
-        self.database.loop.call_later(self.world.random.choice((0.3, 2.0, 2 * self.simulation.lease_s)), self._back)
+        self.database.loop.call_later(self.world.random.choice((0.3, 2.0, 2 * self.lease_s)), self._back)
 
     def _back(self) -> None:
         self.database.down = False

@@ -1,8 +1,4 @@
-"""The agents of a simulated world, and what must come of each.
-
-A body returns a fresh token, which no other execution in this world has returned. So a result tells which executions
-it was made of, and the log must tell the same: what an agent saw live is what is on disk.
-"""
+"""The agents of a simulated world, and what must come of each."""
 
 from __future__ import annotations
 
@@ -15,67 +11,25 @@ import msgspec
 
 import perdure
 from perdure import Again, Retry
-from perdure.core.codec import codec_for
-from perdure.core.records import Kind, Run, RunState
 from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.frames import agent_frame
-from perdure.testing.simulation.invariants import Log
-from perdure.testing.simulation.loop import VirtualLoop
+from perdure.testing.simulation.played import world_here
+from perdure.testing.simulation.steps import (
+    HEAVY,
+    Token,
+    big,
+    broken,
+    careful,
+    computed,
+    deadly,
+    flaky,
+    limited,
+    pair,
+    stumbling,
+    work,
+)
 
-TRIES: Final = Retry(attempts=3, delay_s=0.2, max_delay_s=1.0)
-
-
-class Token(msgspec.Struct, frozen=True):
-    """What a body returns: which execution it was, and for which call."""
-
-    number: int
-    label: str
-    deployment: str
-
-
-def _token(label: str) -> Token:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    owner: Any = loop.owner
-    return Token(owner.world.next_token(), label, perdure.current().deployment)
-
-
-@perdure.step(retry=TRIES)
-async def work(label: str) -> Token:
-    """A repeatable step."""
-    return _token(label)
-
-
-@perdure.step(retry=TRIES, timeout=2.0)
-async def limited(label: str) -> Token:
-    """A step with a time limit; bodies that are slow run into it."""
-    return _token(label)
-
-
-@perdure.step(retry=TRIES, durability="sync")
-async def careful(label: str) -> Token:
-    """A step after which nothing goes on before it is on disk."""
-    return _token(label)
-
-
-@perdure.step(retry=Retry(attempts=2, delay_s=0.1))
-async def broken(label: str) -> Token:
-    """A step that fails until its run is sent on by an operator, and works then."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    owner: Any = loop.owner
-    if not owner.world.mended(perdure.current().run_id):
-        raise ConnectionError("out of order")
-    return _token(label)
-
-
-@perdure.step(retry=TRIES)
-async def big(label: str) -> list[str]:
-    """A result that becomes a blob."""
-    return [_token(label).label] * 8_000
-
-
-STEPS: Final = (work, limited, careful, broken, big)
+INSISTS: Final = Retry(attempts=10, delay_s=0.2, max_delay_s=1.0, retry_on=perdure.StepFailed)
 
 
 async def line(length: int) -> list[Token]:
@@ -104,6 +58,15 @@ class Tally(msgspec.Struct):
 async def tally(label: str, rounds: int, round: int = 0, *, state: Tally) -> list[str] | Again:
     """Super-steps that each add an entry to the thread's state."""
     token = await work(f"{label} {round}")
+    state.entries.append(token.label)
+    if round + 1 < rounds:
+        return Again(label, rounds, round + 1)
+    return list(state.entries)
+
+
+async def ledger(label: str, rounds: int, round: int = 0, *, state: Tally) -> list[str] | Again:
+    """The same, with a super-step that fails until an operator has sent the run on, if it still may be."""
+    token = await (broken if round == 1 else work)(f"{label} {round}")
     state.entries.append(token.label)
     if round + 1 < rounds:
         return Again(label, rounds, round + 1)
@@ -158,12 +121,49 @@ async def recorded(label: str) -> list[str]:
     return made
 
 
+async def typed(label: str) -> list[Any]:
+    """Returns of what type a step's result was: live as in a replay, that of the record."""
+    found = await pair(label)
+    await computed("after the pair")
+    return [type(found).__name__, *found]
+
+
+async def insistent(label: str) -> str:
+    """Fails with its step, and is tried again as a whole: the step's failure is then forgotten."""
+    return (await flaky(label)).label
+
+
+async def stumbles(label: str) -> str:
+    """Tries of one step, each on disk before it begins and after it has failed."""
+    return (await stumbling(label)).label
+
+
+async def stubborn(label: str) -> list[Token]:
+    """Goes on when it is told to end, in its own code and in a task that it leaves behind; it must get nowhere."""
+    left_behind = asyncio.create_task(_stubbornly(f"{label} beside"))
+    found = await _stubbornly(label)
+    del left_behind
+    return [found, await work(f"{label} after it")]
+
+
+async def _stubbornly(label: str) -> Token:
+    try:
+        return await work(label)
+    except asyncio.CancelledError:
+        await work(f"{label}, all the same")
+        raise
+
+
+async def poisonous(label: str) -> str:
+    """Kills its workers with the second of its steps."""
+    before = await work(label)
+    await deadly(label)
+    return before.label
+
+
 def _tell_recorded(key: str) -> None:
     at = agent_frame("a check")
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    owner: Any = loop.owner
-    owner.world.witness.recorded(at.super_step.claimed.run, at.super_step.number, key)
+    world_here().witness.recorded(at.super_step.claimed.run, at.super_step.number, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,8 @@ class Role:
     """Of a run's number."""
     expected: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     """Of its arguments and the values on record in its last super-step, by key: what it must have returned."""
+    never_fails: bool = False
+    """Whether what fails in it is always tried again."""
 
 
 def _agent(fn: Callable[..., Any], **options: Any) -> Agent[..., Any]:
@@ -207,35 +209,25 @@ def _of_recorded(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
     return [str(log["random"]), str(log["uuid4"]), log["now"].isoformat()]
 
 
+POISON: Final = Role(_agent(poisonous), lambda n: (f"{n}",), lambda args, log: args[0])
+
 ROLES: Final[dict[str, Role]] = {
     role.agent.name: role
     for role in (
+        POISON,
         Role(_agent(line), lambda n: (1 + n % 5,), _of_line),
         Role(_agent(fan), lambda n: (1 + n % 3,), _of_fan),
         Role(_agent(tally), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
+        Role(_agent(ledger), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
         Role(_agent(strict), lambda n: (1 + n % 4,), _of_strict),
         Role(_agent(patient), lambda n: (f"{n}",), _of_patient),
         Role(_agent(hopeless), lambda n: (f"{n}",), lambda args, log: log["work"]["label"]),
         Role(_agent(retried, retry=Retry(attempts=3, delay_s=0.2)), lambda n: (f"{n}",), lambda args, log: "done"),
-        Role(_agent(heavy), lambda n: (f"{n}",), lambda args, log: 8_000),
+        Role(_agent(heavy), lambda n: (f"{n}",), lambda args, log: HEAVY),
         Role(_agent(recorded), lambda n: (f"{n}",), _of_recorded),
+        Role(_agent(typed), lambda n: (f"{n}",), lambda args, log: ["list", *log["pair"]]),
+        Role(_agent(insistent, retry=INSISTS), lambda n: (f"{n}",), lambda args, log: args[0], never_fails=True),
+        Role(_agent(stumbles), lambda n: (f"{n}",), lambda args, log: args[0]),
+        Role(_agent(stubborn), lambda n: (f"{n}",), lambda args, log: [log["work"], log["work#2"]]),
     )
 }
-
-
-def complaint(run: Run, args: tuple[Any, ...], log: Log, result: Any) -> str | None:
-    """What is wrong with a completed run, if anything is."""
-    if run.state is not RunState.COMPLETED:
-        return f"run r{run.id} of {run.agent} is {run.state}"
-    values = {
-        row.key: None if row.failed else codec_for(Any).decode(row.payload)
-        for row in log.values()
-        if row.kind is Kind.STEP and row.super_step == run.super_step and run.agent != "heavy"
-    }
-    for key, value in values.items():
-        if isinstance(value, dict) and value.get("deployment", run.deployment) != run.deployment:
-            return f"run r{run.id} is pinned to {run.deployment}, and {key!r} was executed by {value['deployment']}"
-    expected = ROLES[run.agent].expected(args, values)
-    if expected is not None and result != expected:
-        return f"run r{run.id} of {run.agent}{args} returned {result!r}; its log makes {expected!r}"
-    return None

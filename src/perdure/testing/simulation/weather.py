@@ -41,6 +41,8 @@ class Weather:
     body_slow: float = 0.0
     body_fails: float = 0.0
     body_kills: float = 0.0
+    poison: float = 0.0
+    """The chance that there are runs which kill every worker that executes them, until a person has looked."""
 
     # Processes and clocks: how often in a minute.
     kills: float = 0.0
@@ -61,19 +63,24 @@ STORM: Final = Weather(
     latency_s=0.003, slow=0.02, refused=0.02, request_lost=0.01, reply_lost=0.02, request_late=0.02, hint_lost=0.3,
     hint_late=0.2, dies_before=0.008, dies_with_request_on_its_way=0.008, dies_before_reply=0.008,
     dies_after_reply=0.008, body_slow=0.05, body_fails=0.1, body_kills=0.01, kills=6, pauses=6, blocks=3, drains=4,
-    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4,
+    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4, poison=0.1,
 )  # fmt: skip
 """Every fault, each about as often as a world can bear and still get something done."""
 
 FAULTS: Final = tuple(field.name for field in fields(Weather) if field.name != "latency_s")
 
 
+HARMLESS: Final = frozenset(
+    {"hint_lost", "hint_late", "body_slow", "body_fails", "wall_jumps", "client_kills", "sessions_hidden", "poison"}
+)
+
+
 def draw(chance: random.Random) -> Weather:
     """The weather of a seed."""
     kind = chance.random()
     latency_s = chance.choice((0.0, 0.001, 0.003, 0.02))
-    if kind < 0.05:
-        return Weather(latency_s=latency_s)
+    if kind < 0.05:  # nothing kills but poison
+        return Weather(latency_s=latency_s, poison=0.5)
     if kind < 0.2:  # one or two kinds of fault, a lot
         some = chance.sample(FAULTS, chance.choice((1, 2)))
         return Weather(latency_s=latency_s, **{name: min(0.5, 3 * getattr(STORM, name)) if _is_share(name) else
@@ -83,8 +90,13 @@ def draw(chance: random.Random) -> Weather:
     return Weather(latency_s=latency_s, **{name: strength * getattr(STORM, name) for name in some})
 
 
+def is_harmless(weather: Weather) -> bool:
+    """Whether nothing in it costs a worker its lease or its life, poison aside."""
+    return not any(getattr(weather, name) for name in FAULTS if name not in HARMLESS)
+
+
 def _is_share(name: str) -> bool:
     return float(getattr(STORM, name)) < 1
 
 
-__all__ = ["CALM", "FAULTS", "STORM", "Weather", "draw"]
+__all__ = ["CALM", "FAULTS", "STORM", "Weather", "draw", "is_harmless"]

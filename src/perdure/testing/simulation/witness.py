@@ -2,25 +2,36 @@
 and says what is wrong with it.
 
 It has a store of its own, on the database's loop, and looks after each write before the next request is served. So what
-it compares are neighbours in the one order in which the database did its writes.
+it compares are neighbours in the one order in which the database did its writes. What must hold is in `rules/`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.core.changes import Change, RequeueRun, RunFilter
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, EndRun, RequeueRun, RunFilter
 from perdure.core.codec import codec_for
 from perdure.core.leases import trust_until
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Run, RunState, TakenOver, run_id
-from perdure.core.states import TERMINAL
+from perdure.core.records import Run, RunState, run_id
 from perdure.runtime.frames import StepFrame
+from perdure.runtime.tenure import Tenure
 from perdure.store.protocol import Store
-from perdure.testing.simulation.invariants import Look, of_claim, of_commit, of_logs, of_rows, of_threads
+from perdure.testing.simulation.readiness import Readiness
+from perdure.testing.simulation.rules.claims import of_claim
+from perdure.testing.simulation.rules.commits import of_commit
+from perdure.testing.simulation.rules.logs import of_logs
+from perdure.testing.simulation.rules.look import Look, Write
+from perdure.testing.simulation.rules.operators import is_over, of_operator
+from perdure.testing.simulation.rules.runs import of_runs, of_workers
+from perdure.testing.simulation.rules.starts import Keys, of_start
+from perdure.testing.simulation.rules.takeovers import of_give_back, of_take_over
+from perdure.testing.simulation.rules.threads import of_threads
+from perdure.testing.simulation.rules.tries import of_tries, step_of
+from perdure.testing.simulation.story import shown
 from perdure.testing.simulation.wire import WRITES, Request
 from perdure.testing.simulation.world import Process, World
 
@@ -28,6 +39,11 @@ VIOLATIONS_MAX: Final = 20
 """More of them say nothing new."""
 
 HEARS_S: Final = 1e-6
+
+ON_WORKERS: Final = frozenset({"register", "renew", "attend", "set_idle", "take_over", "retire"})
+ON_RUNS: Final = WRITES - {"register", "renew", "attend", "set_idle"}
+ON_THREADS: Final = frozenset({"start", "commit", "retry"})
+"""Which rows a verb may touch. Whatever it does to others, a later look finds."""
 
 
 @dataclass(slots=True)
@@ -37,29 +53,46 @@ class Witness:
     world: World
     store: Store
     lease_s: float
-    ahead_us: Any
+    now_us: Callable[[], int]
     """The database's clock."""
-    attempts_max: dict[str, int]
+    steps: Mapping[str, int]
     """By step name: tries that its policy allows."""
+    agents: Mapping[str, int]
+    """The same by agent."""
     violations: list[str] = field(default_factory=list)
+    first_at: float | None = None
+    """When the first of them was seen."""
     look: Look = field(default_factory=Look)
     history: list[str] = field(default_factory=list)
+    readiness: Readiness = field(default_factory=Readiness)
     bodies: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     """How often the body of a step has begun since its tries were last forgotten."""
     bodies_all: int = 0
     repeated: int = 0
+    held: list[Run] = field(default_factory=list)
+    """Runs that were held, as they were then."""
     claims: dict[tuple[int, int], int] = field(default_factory=dict)
     """Run and fence to the worker that was given them."""
     begun: set[tuple[int, int, int, str, int]] = field(default_factory=set)
+    intents: set[tuple[int, int, int, str, int]] = field(default_factory=set)
+    """Tries that were on disk ahead of their bodies: run, fence, super-step, key, number."""
     asked_at: dict[int, float] = field(default_factory=dict)
     """When each worker asked for the renewal that was granted last."""
+    tickets: dict[int, int] = field(default_factory=dict)
+    """Each worker's last give-back."""
+    keys: Keys = field(default_factory=dict)
     written: set[Change] = field(default_factory=set)
     """What commits have written, each as it was given."""
-    told: dict[str, int] = field(default_factory=dict)
-    """Start keys to the runs that clients were told of."""
+    boundaries: list[tuple[int, int]] = field(default_factory=list)
+    """Run and super-step of every boundary and every successful end, in the order of their commits."""
+    failed: set[int] = field(default_factory=set)
+    """Runs that have failed at some time."""
+    told: dict[str, int | None] = field(default_factory=dict)
+    """Orders to the runs that clients were told of; None where they were refused."""
 
     def blame(self, what: str) -> None:
         """Note a violation."""
+        self.first_at = self.world.now if self.first_at is None else self.first_at
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(f"at {self.world.now:.6f} s: {what}")
 
@@ -73,64 +106,104 @@ class Witness:
         """The database has done this."""
         if request.verb not in WRITES:
             return
-        self.note(f"{request.caller.process.name}: {_shown(request, answer)}")
+        by = request.caller.process.name
+        self.note(f"{by}: {shown(request, answer)}")
         if isinstance(answer, Exception):
-            self.blame(f"{request.verb} by {request.caller.process.name} raised {type(answer).__name__}: {answer}")
-        before, self.look = self.look, await self._look(request, answer)
-        for what in self._violations(request, answer, before):
-            self.blame(f"{what} [{request.verb} by {request.caller.process.name}]")
-        self._remember(request, answer)
+            self.blame(f"{request.verb} by {by} raised {type(answer).__name__}: {answer}")
+        write = await self._write(request, answer)
+        self.look = write.now
+        for what in self._violations(write):
+            self.blame(f"{what} [{request.verb} by {by}]")
+        self._remember(request, write)
+        for what in self.readiness.overdue(self.look, self.world.now, write.now_us):
+            self.blame(what)
 
-    async def _look(self, request: Request, answer: Any) -> Look:
-        before = self.look
-        runs = {run.id: run for run in await self.store.list_runs(RunFilter(limit=LIST_ROWS_MAX))}
-        workers = {worker.id: worker for worker in await self.store.workers(alive=False)}
-        threads = {thread.id: thread for thread in await self.store.list_threads(limit=LIST_ROWS_MAX)}
-        logs = dict(before.logs)
-        touched = {id for id, run in runs.items() if run != before.runs.get(id)}
-        if request.verb == "commit":
-            touched |= {change.run for change in request.args[1]} & runs.keys()
-        for id in sorted(touched):
+    async def _write(self, request: Request, answer: Any) -> Write:
+        before, store, verb = self.look, self.store, request.verb
+        now = Look(before.runs, before.workers, before.threads, before.logs, before.tries)
+        touched: list[int] = []
+        if verb in ON_WORKERS:
+            now.workers = {worker.id: worker for worker in await store.workers(alive=False)}
+        if verb in ON_THREADS:
+            now.threads = {thread.id: thread for thread in await store.list_threads(limit=LIST_ROWS_MAX)}
+        if verb in ON_RUNS:
+            now.runs = {run.id: run for run in await store.list_runs(RunFilter(limit=LIST_ROWS_MAX))}
+            touched = [id for id, run in now.runs.items() if run is not before.runs.get(id)]
+            touched = [id for id in touched if now.runs[id] != before.runs.get(id)]
+            touched += [change.run for change in request.args[1] if change.run in now.runs] if verb == "commit" else []
+            touched = sorted(set(touched))
+            await self._look_closer(now, touched)
+        write = Write(verb, request.args, request.kwargs, answer, before, now, tuple(touched), self.now_us())
+        await self._look_for_blobs(write)
+        return write
+
+    async def _look_closer(self, now: Look, touched: list[int]) -> None:
+        """The logs and the tries of runs that may differ."""
+        if touched:
+            now.logs, now.tries = dict(now.logs), dict(now.tries)
+        for id in touched:
             rows = await self.store.checkpoints(id, limit=LIST_ROWS_MAX)
-            logs[id] = {(row.super_step, row.key): row for row in rows}
-        return Look(runs, workers, threads, logs)
+            now.logs[id] = {(row.super_step, row.key): row for row in rows}
+            now.tries[id] = {(row.super_step, row.key, row.attempt): row for row in await self.store.attempts(id)}
 
-    def _violations(self, request: Request, answer: Any, before: Look) -> Iterable[str]:
-        now, verb = self.look, request.verb
-        yield from of_rows(verb, before, now)
-        yield from of_threads(now)
-        for id, log in now.logs.items():
-            if log is not before.logs.get(id):
-                yield from of_logs(verb, before.logs.get(id, {}), log, now.runs[id], _dropped(request, id))
-        if isinstance(answer, Exception):
-            return
-        if verb == "commit":
-            worker, changes = request.args
-            yield from of_commit(worker, changes, answer, before, now, self.written)
-        if verb == "claim":
-            yield from of_claim(request.args[0], answer, before, now, self.ahead_us())
+    async def _look_for_blobs(self, write: Write) -> None:
+        for change in write.changes:
+            if isinstance(change, AppendCheckpoint | BeginSuperStep | EndRun) and change.blobs:
+                digests = {blob.digest for blob in change.blobs}
+                there = await self.store.blobs(change.thread, sorted(digests))
+                write.now.absent[change.run] = write.now.absent.get(change.run, 0) + len(digests) - len(there)
 
-    def _remember(self, request: Request, answer: Any) -> None:
-        if isinstance(answer, Exception):
+    def _violations(self, write: Write) -> Iterable[str]:
+        yield from of_workers(write)
+        yield from of_runs(write)
+        yield from of_threads(write)
+        yield from of_logs(write)
+        yield from of_tries(write, self.steps, self.agents)
+        yield from of_commit(write, self.written)
+        yield from of_claim(write, self.tickets)
+        yield from of_start(write, self.keys)
+        yield from of_take_over(write)
+        yield from of_give_back(write, self.tickets)
+        yield from of_operator(write)
+
+    def _remember(self, request: Request, write: Write) -> None:
+        for id in write.touched:
+            self._remember_run(id, write)
+        if not write.done:
             return
-        match request.verb:
+        match write.verb:
             case "claim":
-                for claimed in answer:
-                    self.claims[claimed.run, claimed.fence] = request.args[0].worker
-            case "commit":
-                for change in request.args[1]:
-                    if isinstance(change, RequeueRun):
-                        self._forget_tries(change.run)
+                for claimed in write.answer:
+                    self.claims[claimed.run, claimed.fence] = write.args[0].worker
             case "retry" | "release":
-                self._forget_tries(request.args[0])
-            case "retire" | "give_back":
-                for id, run in self.look.runs.items():
-                    if run.worker is None:
-                        self._forget_tries(id)
-            case "register" | "renew":
-                if answer is not False:
-                    worker = request.args[0] if request.verb == "renew" else request.args[0].id
-                    self.asked_at[worker] = max(request.sent_at, self.asked_at.get(worker, 0.0))
+                self._forget_tries(write.args[0])
+            case "give_back" if write.before.alive(write.args[0]):
+                ticket = write.kwargs.get("ticket", 0)
+                self.tickets[write.args[0]] = max(ticket, self.tickets.get(write.args[0], 0))
+            case "register":
+                worker = write.args[0].id
+                self.readiness.homes[worker] = request.caller.process
+                self.asked_at[worker] = max(request.sent_at, self.asked_at.get(worker, 0.0))
+            case "renew" if write.answer:
+                worker = write.args[0]
+                self.asked_at[worker] = max(request.sent_at, self.asked_at.get(worker, 0.0))
+
+    def _remember_run(self, id: int, write: Write) -> None:
+        was, run = write.before.runs.get(id), write.now.runs[id]
+        if run.state is RunState.FAILED:
+            self.failed.add(id)
+        if run.state is RunState.HELD and was is not None and was.state is not RunState.HELD:
+            self.held.append(run)
+        if was is not None and was.worker is not None and run.worker is None and write.verb != "take_over":
+            if write.verb != "commit" or any(isinstance(each, RequeueRun) and each.run == id for each in write.changes):
+                self._forget_tries(id)
+        log = write.now.logs[id]
+        for super_step, key in sorted(log.keys() - write.before.logs.get(id, {}).keys()):
+            if not key and super_step > 1 and not log[super_step, key].failed:
+                self.boundaries.append((id, super_step))
+        for at, row in write.now.tries[id].items():
+            if row.error is None:
+                self.intents.add((id, row.fence, *at))
 
     def _forget_tries(self, run: int) -> None:
         for key in [key for key in self.bodies if key[0] == run]:
@@ -138,33 +211,46 @@ class Witness:
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
-    def body(self, process: Process, at: StepFrame, step: str) -> None:
+    def body(self, process: Process, at: StepFrame) -> None:
         """A body is about to begin."""
-        claimed, number = at.super_step.claimed, at.super_step.number
-        worker = at.super_step.host.worker
+        step = at.super_step
+        claimed, number, host = step.claimed, step.number, step.host
+        assert isinstance(host, Tenure)
         where = f"the body of {at.key!r} of run r{claimed.run}, super-step {number}, try {at.attempt}, fence "\
-                f"{claimed.fence}, on w{worker}"  # fmt: skip
+                f"{claimed.fence}, on w{host.worker}"  # fmt: skip
         self.note(f"{process.name}: begins {where}")
         self.bodies_all += 1
+        if step.ending is not None:
+            self.blame(f"{where}, began after its super-step had ended: {step.ending}")
         record = self.look.logs.get(claimed.run, {}).get((number, at.key))
         if record is not None and record.fence <= claimed.fence:
             self.blame(f"{where}, began though it is on record under fence {record.fence}")
-        if self.claims.get((claimed.run, claimed.fence)) != worker:
+        if self.claims.get((claimed.run, claimed.fence)) != host.worker:
             self.blame(f"{where}, began under a claim that nobody was given")
+        if len(host.executions) > host.settings.concurrency:
+            self.blame(f"{where}, is one of {len(host.executions)} runs in {host.settings.concurrency} slots")
         this = (claimed.run, claimed.fence, number, at.key, at.attempt)
         if this in self.begun:
             self.blame(f"{where}, began twice under one claim")
         self.begun.add(this)
-        if self.world.now > trust_until(self.asked_at.get(worker, 0.0), self.lease_s) + HEARS_S:
-            self.blame(f"{where}, began {self.world.now - self.asked_at.get(worker, 0.0):.3f} s after the last renewal")
-        self._count(at, step, where)
+        log = self.look.logs.get(claimed.run, {})
+        if (max(1, number - self.world.ahead_max), "") not in log:
+            self.blame(f"{where}, began more than {self.world.ahead_max} super-steps ahead of the disk")
+        recovered = claimed.recoveries > 0 and number <= claimed.super_step + self.world.ahead_max
+        if (at.attempt > 1 or recovered) and this not in self.intents:
+            self.blame(f"{where}, began without its intent on disk")
+        asked_at = self.asked_at.get(host.worker, 0.0)
+        if self.world.now > trust_until(asked_at, self.lease_s) + HEARS_S:
+            self.blame(f"{where}, began {self.world.now - asked_at:.3f} s after the last renewal")
+        self._count(at, where)
 
-    def _count(self, at: StepFrame, step: str, where: str) -> None:
+    def _count(self, at: StepFrame, where: str) -> None:
         counted = (at.super_step.claimed.run, at.super_step.number, at.key)
         self.bodies[counted] += 1
         self.repeated += self.bodies[counted] > 1
-        if self.bodies[counted] > self.attempts_max[step] + 1:
-            self.blame(f"{where}, is the {self.bodies[counted]}th for {self.attempts_max[step]} allowed tries")
+        allowed = self.steps[step_of(at.key)]
+        if self.bodies[counted] > allowed + 1:
+            self.blame(f"{where}, is the {self.bodies[counted]}th for {allowed} allowed tries")
 
     def recorded(self, run: int, super_step: int, key: str) -> None:
         """An agent was let go on by a step that is to be on disk by then."""
@@ -173,61 +259,35 @@ class Witness:
 
     # -- clients ---------------------------------------------------------------------------------------------
 
-    def started(self, key: str, run: int) -> None:
+    def started(self, name: str, key: str | None, run: int) -> None:
         """A client was told that its run is on disk."""
-        self.note(f"a client was told of {run_id(run)} for {key!r}")
+        self.note(f"a client was told of {run_id(run)} for {name}")
         if run not in self.look.runs:
             self.blame(f"a client was told of {run_id(run)}, which is not there")
-        if self.told.setdefault(key, run) != run:
-            self.blame(f"key {key!r} gave {run_id(self.told[key])} once, and {run_id(run)} now")
+        known = self.told.get(name)
+        if key is not None and known is not None and known != run:
+            self.blame(f"key {key!r} gave {run_id(known)} once, and {run_id(run)} now")
+        self.told[name] = run
 
-    def ended(self, run: int, value: Any, *, failed: bool) -> None:
-        """A client was told how its run ended."""
+    def refused(self, name: str, why: Exception) -> None:
+        """A client was told that there is no run for it."""
+        self.note(f"a client was refused {name}: {why}")
+        self.told.setdefault(name, None)
+
+    def ended(self, run: int, value: Any) -> None:
+        """A client was told a run's result."""
         row = self.look.runs.get(run)
-        if row is None or row.state is not (RunState.FAILED if failed else RunState.COMPLETED):
-            self.blame(f"a client was told that {run_id(run)} has ended, failed: {failed}; it is {row and row.state}")
-        elif not failed and value != self.result(row):
+        if row is None or row.state is not RunState.COMPLETED:
+            self.blame(f"a client was told that {run_id(run)} has completed; it is {row and row.state}")
+        elif value != self.result(row):
             self.blame(f"a client was told that {run_id(run)} gave {value!r}; on disk is {self.result(row)!r}")
+
+    def is_over(self, run: int) -> bool:
+        """Whether nothing more is to come of this run."""
+        row = self.look.runs.get(run)
+        return row is not None and is_over(self.look, row)
 
     def result(self, run: Run) -> Any:
         """What the log says a completed run returned."""
-        return codec_for(Any).decode(self.look.logs[run.id][run.super_step + 1, ""].payload)
-
-    # -- the end ---------------------------------------------------------------------------------------------
-
-    def unfinished(self) -> list[Run]:
-        return [run for run in self.look.runs.values() if run.state not in TERMINAL]
-
-
-def _dropped(request: Request, run: int) -> set[str]:
-    """The keys whose failed records this request may delete."""
-    match request.verb:
-        case "retry":
-            return set(request.args[1]) if request.args[0] == run else set()
-        case "commit":
-            requeues = [each for each in request.args[1] if isinstance(each, RequeueRun) and each.run == run]
-            return {key for each in requeues for key in each.drop_keys}
-        case _:
-            return set()
-
-
-def _shown(request: Request, answer: Any) -> str:
-    """A request and its answer in a line."""
-    match request.verb:
-        case "commit":
-            kinds = Counter(f"{type(change).__name__} r{change.run}" for change in request.args[1])
-            what = ", ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in kinds.items())
-            said = "" if answer.alive else " (not alive)"
-            said += f" lost {sorted(answer.lost)}" if answer.lost else ""
-            return f"commit by w{request.args[0]}: {what}{said}"
-        case "claim":
-            return f"claim by w{request.args[0].worker}: {[f'r{each.run} under {each.fence}' for each in answer]}"
-        case "take_over":
-            taken: list[TakenOver] = answer
-            return f"take_over: {[f'w{each.worker} {each.requeued} {each.held}' for each in taken]}"
-        case "start":
-            return f"start: {[f'{ask.key or ask.id} on {ask.thread_id}' for ask in request.args[0]]}"
-        case "register":
-            return f"register w{request.args[0].id} ({request.args[0].deployment})"
-        case verb:
-            return f"{verb}{request.args} -> {answer if not hasattr(answer, 'state') else answer.state}"
+        end = self.look.logs.get(run.id, {}).get((run.super_step + 1, ""))
+        return "nothing on record" if end is None else codec_for(Any).decode(end.payload)

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
 from perdure.runtime.callables import Pools
 from perdure.runtime.surroundings import AroundBody, Main, SideLoop, Surroundings
 from perdure.runtime.worker import Worker
@@ -46,6 +47,7 @@ class World:
         self.random = random.Random(seed)
         self.now = 0.0
         self.turns = 0
+        self.ahead_max = SUPER_STEPS_AHEAD_MAX
         self.loops: list[VirtualLoop] = []
         self.processes: list[Process] = []
 
@@ -80,26 +82,27 @@ class World:
 
     def _turn(self, end: float) -> bool:
         """One turn of one loop, at the time it comes; False if nothing is due until then."""
-        soonest: float | None = None
-        ready: list[VirtualLoop] = []
-        for loop in self.loops:
-            due = loop.due
-            if due is None or (soonest is not None and due > soonest):
-                continue
-            if due != soonest:
-                soonest, ready = due, []
-            ready.append(loop)
-        if soonest is None or soonest > end:
-            self.now = max(self.now, end)
-            return False
-        self.now = soonest
+        now = self.now
+        ready = [loop for loop in self.loops if loop.ready or (loop.timers and loop.timers[0][0] <= now)]
+        if not ready:
+            soonest = end
+            for loop in self.loops:
+                when = loop.next_timer()
+                if when is None or when > soonest:
+                    continue
+                if when < soonest or not ready:
+                    soonest, ready = when, []
+                ready.append(loop)
+            self.now = max(now, soonest)
+            if not ready:
+                return False
         loop = ready[0] if len(ready) == 1 else ready[self.random.randrange(len(ready))]
         self.turns += 1
         loop.turn(ROUNDS_ALONE if len(ready) == 1 else self.random.randrange(1, ROUNDS_MAX))
         return True
 
     def close(self) -> list[str]:
-        """End every process and unwind every loop; what was left over and would not end."""
+        """End every process and unwind every loop; what was left over and would not end. A second time does nothing."""
         for process in self.processes:
             process.kill()
         left = [loop.name for loop in self._all_loops() if not loop.unwind()]
@@ -129,6 +132,8 @@ class Process:
         self.served = False
         """Whether a client has all it wanted."""
         self.deployment = ""
+        self.queues: tuple[str, ...] = ("default",)
+        self.commit_rows_max = COMMIT_ROWS_MAX
         self.worker: Worker | None = None
         self.alive = True
         self.paused = False
@@ -192,8 +197,9 @@ class Process:
         """What a worker in it stands on."""
         chance = random.Random(self.world.random.random())
         return Surroundings(
-            clock=self, random=chance, pools=self._pools, beside=beside or self._beside, around_body=self.around_body
-        )
+            clock=self, random=chance, pools=self._pools, beside=beside or self._beside, around_body=self.around_body,
+            commit_rows_max=self.commit_rows_max, ahead_max=self.world.ahead_max,
+        )  # fmt: skip
 
     def _pools(self) -> Pools:
         return InlinePools()

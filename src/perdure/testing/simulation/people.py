@@ -1,0 +1,234 @@
+"""The people of a simulated world: worker processes, clients that start runs and wait for them, an operator.
+
+All of them are the real runtime and the real app. Whoever is killed comes back after a while, as somebody new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from perdure.app import App
+from perdure.client.handles import Handle
+from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
+from perdure.core.records import HeldReason, RunState, run_id
+from perdure.errors import Conflict, RunFailed, RunHeld, StartMismatch, StoreError, StoreUnavailable, ThreadBusy
+from perdure.runtime.frames import StepFrame
+from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.step import Step
+from perdure.runtime.worker import Worker
+from perdure.testing.simulation import playbook
+from perdure.testing.simulation.orders import Order
+from perdure.testing.simulation.played import PlayedWorld
+from perdure.testing.simulation.readiness import POLL_S
+from perdure.testing.simulation.wire import Database
+from perdure.testing.simulation.witness import Witness
+from perdure.testing.simulation.world import Process
+
+LEASE_S: Final = 3.0
+GRACE_S: Final = 1.0
+DEPLOYMENTS: Final = ("v1", "v2")
+QUEUES: Final = ("default", "side")
+COMMITS_OF: Final = (1, 3, COMMIT_ROWS_MAX)
+"""How many changes a worker puts into one commit at most: with few, much is in flight and in a certain order."""
+AHEAD_OF: Final = (1, 1, 2, SUPER_STEPS_AHEAD_MAX)
+"""How many super-steps an agent may be ahead of the disk."""
+SPAWN_S: Final = (0.05, 3.0)
+"""After how long somebody starts a new process for one that has ended."""
+BODY_S: Final = 0.05
+KILLS: Final = 0.95
+"""How often a deadly body kills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a worker process is started with, each time."""
+
+    deployment: str
+    concurrency: int
+    queues: tuple[str, ...]
+
+
+@dataclass
+class People:
+    """Who lives in this world."""
+
+    world: PlayedWorld
+    database: Database
+    witness: Witness
+    orders: list[Order]
+    workers: list[Process] = field(default_factory=list)
+    """The worker processes that live."""
+    _spawned: int = 0
+
+    def settle(self) -> None:
+        """Begin."""
+        chance = self.world.random
+        self.world.ahead_max = chance.choice(AHEAD_OF)
+        posts: list[Settings] = []
+        for _ in range(chance.choice((1, 2, 2, 3, 4))):
+            queues = chance.choice((("default",), QUEUES, QUEUES))
+            posts.append(Settings(chance.choice(DEPLOYMENTS), chance.choice((1, 2, 5, 20)), queues))
+            self._spawn_worker(posts[-1])
+        # Whoever is pinned to a deployment finds a worker of it that serves its queue, if not at once.
+        for deployment in DEPLOYMENTS:
+            if all(each.deployment != deployment or each.queues != QUEUES for each in posts):
+                self._spawn_later(self._spawn_worker, Settings(deployment, 5, QUEUES))
+        halves = self.orders[::2], self.orders[1::2]
+        for number, half in enumerate(half for half in halves if half):
+            self._spawn_client(number, half)
+        operator = self.world.process("operator")
+        operator.mortal = False
+        operator.start(self._operate(operator))
+
+    def _spawn_worker(self, settings: Settings) -> None:
+        """Start a worker process."""
+        self._spawned += 1
+        name = f"worker {self._spawned} ({settings.deployment})"
+        process = self.world.process(name, skew_s=self.world.random.choice((0.0, 0.0, 600.0, -600.0)))
+        process.around_body = functools.partial(self._around_body, process)
+        process.deployment, process.queues = settings.deployment, settings.queues
+        process.commit_rows_max = self.world.random.choice(COMMITS_OF)
+        process.hidden = self.world.random.random() < self.database.weather.sessions_hidden
+        process.at_end.append(lambda: self.workers.remove(process))
+        process.at_end.append(lambda: self._spawn_later(self._spawn_worker, settings))
+        self.workers.append(process)
+        process.start(self._work(process, settings))
+
+    def _spawn_later(self, spawn: Callable[..., object], *args: Any) -> object:
+        """Start a process in place of one that has ended, in a while."""
+        return self.database.loop.call_later(self.world.random.uniform(*SPAWN_S), spawn, *args)
+
+    def _spawn_client(self, number: int, orders: list[Order]) -> None:
+        """Start a client process; one that is killed is started again, with the same orders."""
+        process = self.world.process(f"client {number}")
+        process.client = True
+        process.at_end.append(lambda: None if process.served else self._spawn_later(self._spawn_client, number, orders))
+        process.start(self._order(process, orders))
+
+    # -- what they do ----------------------------------------------------------------------------------------
+
+    async def _work(self, process: Process, settings: Settings) -> None:
+        store = self.database.connect(process)
+        await _insist(store.open)
+        worker_settings = WorkerSettings(
+            name=process.name, deployment=settings.deployment, concurrency=settings.concurrency,
+            queues=settings.queues, lease_s=LEASE_S, poll_s=POLL_S, grace_s=GRACE_S,
+        )  # fmt: skip
+        agents = {name: role.agent for name, role in playbook.ROLES.items()}
+        worker = process.worker = Worker(store, agents, settings=worker_settings, surroundings=process.surroundings())
+        async with worker:
+            await worker.stopped()
+        await store.close()
+
+    async def _around_body(
+        self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """A body begins: nature has a word in it."""
+        chance, weather = self.world.random, self.database.weather
+        name = step.settings.name
+        self.witness.body(process, at)
+        await asyncio.sleep(chance.expovariate(1 / BODY_S))
+        poison = name == "deadly" and not self.world.mended(run_id(at.super_step.claimed.run))
+        if chance.random() < (KILLS if poison else weather.body_kills):
+            self.database.faults["died in a body"] += 1
+            process.kill()
+            await asyncio.sleep(0)
+        if chance.random() < weather.body_slow:
+            self.database.faults["body slow"] += 1
+            await asyncio.sleep(chance.uniform(1.0, 8.0))
+        if chance.random() < weather.body_fails and name != "flaky":
+            self.database.faults["body failed"] += 1
+            raise ConnectionError("the simulated provider is gone")
+        return await body()
+
+    async def _order(self, process: Process, orders: list[Order]) -> None:
+        app = App("simulated", store=self.database.connect(process))
+        app.agents.update({name: role.agent for name, role in playbook.ROLES.items()})
+        await _insist(app._client)
+        async with asyncio.TaskGroup() as group:
+            for order in orders:
+                group.create_task(self._order_one(app, order))
+        process.served = True
+        await app.close()
+
+    async def _order_one(self, app: App, order: Order) -> None:
+        await asyncio.sleep(max(0.0, order.at_s - self.world.now))
+
+        async def start() -> Any:
+            return await app.start(
+                order.agent, *order.args, thread_id=order.thread_id, key=order.key, if_busy=order.if_busy,
+                queue=order.queue, delay=order.delay, priority=order.priority,
+            )  # fmt: skip
+
+        try:
+            handle = await _insist(start)
+        except (ThreadBusy, StartMismatch) as refusal:
+            self.witness.refused(order.name, refusal)
+        else:
+            run = int(handle.run_id[1:])
+            self.witness.started(order.name, order.key, run)
+            if order.waits:
+                await self._wait(handle, run)
+
+    async def _wait(self, handle: Handle[Any], run: int) -> None:
+        """For the result, however often somebody has to send the run on before."""
+        while not self.witness.is_over(run) or self.witness.look.runs[run].state is RunState.COMPLETED:
+            try:
+                value = await handle.result()
+            except (RunHeld, RunFailed):
+                await asyncio.sleep(1.0)
+            except StoreError:
+                await asyncio.sleep(0.5)
+            else:
+                self.witness.ended(run, msgspec.to_builtins(value))
+                break
+
+    async def _operate(self, process: Process) -> None:
+        """Look after what needs a person."""
+        app = App("simulated", store=self.database.connect(process))
+        app.agents.update({name: role.agent for name, role in playbook.ROLES.items()})
+        await _insist(app._client)
+        while True:
+            await asyncio.sleep(self.world.random.uniform(0.5, 3.0))
+            try:
+                await self._look_after(app)
+            except StoreError:
+                continue
+
+    async def _look_after(self, app: App) -> None:
+        for held in await app.runs(state="held"):
+            self.witness.note(f"operator: releases {held.run_id}, held as {held.held_reason}")
+            if held.held_reason == HeldReason.POISON:
+                self.world.mend(held.run_id)
+            with suppress(Conflict):
+                await app.release(held.run_id)
+        for failed in await app.runs(state="failed"):
+            self.world.mend(failed.run_id)
+            with suppress(Conflict):  # its thread has gone on, or the answer to an earlier word was lost
+                await app.retry(failed.run_id)
+
+    def out_of_service(self) -> list[str]:
+        """Worker processes that live, and do not serve."""
+        look = self.witness.look
+        return [each.name for each in self.workers if each.worker is None or not look.alive(each.worker.id)]
+
+    def all_served(self) -> bool:
+        """Whether every client has all that it wanted."""
+        clients = (process for process in self.world.processes if process.client)
+        return all(process.served or not process.alive for process in clients)
+
+
+async def _insist(act: Callable[[], Any]) -> Any:
+    """Do it again while the store is away."""
+    while True:
+        try:
+            return await act()
+        except StoreUnavailable:
+            await asyncio.sleep(0.2)

@@ -1,0 +1,69 @@
+"""Readiness: in calm weather a due run does not lie there while a worker that fits it is idle.
+
+A worker whose row says that it is idle has free slots and has found nothing. It looks at the queue at the latest after
+`poll_s`, spread by a fifth, hint or no hint. So within that and a second no run may be due, fit it and still be queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure.core.limits import SUSPECT_STRIKES
+from perdure.core.records import Run, RunState, Worker, WorkerState
+from perdure.testing.simulation.rules.look import Look
+from perdure.testing.simulation.world import Process
+
+POLL_S: Final = 1.0
+WITHIN_S: Final = POLL_S * 1.2 + 1.0
+SETTLED_S: Final = 12.0
+"""After how long in calm weather the requests of the storm have been answered and the backoffs are over."""
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Since when runs lie there and workers are idle."""
+
+    calm_since: float | None = None
+    homes: dict[int, Process] = field(default_factory=dict)
+    """By worker: its process."""
+    _idle: dict[int, float] = field(default_factory=dict)
+    _due: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By run: its fence, and since when it may be claimed under it."""
+
+    def overdue(self, look: Look, now: float, now_us: int) -> Iterator[str]:
+        """Look again, and say which runs have been there for too long."""
+        if self.calm_since is None:
+            return
+        self._idle = {
+            worker.id: self._idle.get(worker.id, now) for worker in look.workers.values() if self._is_idle(worker)
+        }
+        due = {run.id: run for run in look.runs.values() if _may_be_claimed(run, now_us)}
+        known = self._due
+        self._due = {
+            id: known[id] if id in known and known[id][0] == run.fence else (run.fence, now) for id, run in due.items()
+        }
+        for id, run in due.items():
+            for worker, idle_since in self._idle.items():
+                since = max(idle_since, self._due[id][1], self.calm_since + SETTLED_S)
+                if now - since > WITHIN_S and self._fits(worker, run):
+                    yield f"run r{id} has been due for {now - since:.1f} s, and w{worker} is idle and fits it"
+                    return
+
+    def _is_idle(self, worker: Worker) -> bool:
+        return (
+            worker.idle
+            and worker.state is WorkerState.ALIVE
+            and worker.id in self.homes
+            and self.homes[worker.id].alive
+        )
+
+    def _fits(self, worker: int, run: Run) -> bool:
+        home = self.homes[worker]
+        return run.deployment in (None, home.deployment) and run.queue in home.queues
+
+
+def _may_be_claimed(run: Run, now_us: int) -> bool:
+    queued = run.state is RunState.QUEUED and run.ready and run.ready_at <= now_us
+    return queued and run.strikes < SUSPECT_STRIKES

@@ -1,0 +1,51 @@
+"""What may become of a run's log: rows are added, by commits; a record never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perdure.core.records import Kind
+from perdure.core.states import TERMINAL
+from perdure.testing.simulation.rules.look import Log, Write
+
+
+def of_logs(write: Write) -> Iterator[str]:
+    """The logs that differ, and their runs."""
+    for id in write.touched:
+        yield from _of_log(write, id, write.before.logs.get(id, {}), write.now.logs.get(id, {}))
+
+
+def _of_log(write: Write, id: int, before: Log, now: Log) -> Iterator[str]:
+    verb, name, run = write.verb, f"run r{id}", write.now.runs[id]
+    dropped = write.dropped_keys(id)
+    for at, row in before.items():
+        if at not in now:
+            gone = (row.failed and row.key in dropped) or (row.kind is Kind.ENDED and verb == "retry")
+            if not gone:
+                yield f"{name}: record {at} has vanished by {verb}"
+        elif now[at] != row:
+            yield f"{name}: record {at} has changed by {verb}"
+    added = now.keys() - before.keys()
+    if added and verb not in ("commit", "start"):
+        yield f"{name}: records {sorted(added)} came by {verb}"
+    yield from _of_order(name, before, now)
+    if run.state in TERMINAL and (run.super_step + 1, "") not in now:
+        yield f"{name} is {run.state} without an end in its log"
+    if run.state not in TERMINAL and any(row.kind is Kind.ENDED for row in now.values()):
+        yield f"{name} is {run.state} and has an end in its log"
+    if (run.super_step, "") not in now:
+        yield f"{name} is in super-step {run.super_step}, which has no beginning in its log"
+    if max((super_step for super_step, key in now if key), default=0) > run.super_step:
+        yield f"{name} is in super-step {run.super_step}, and its log has steps of a later one"
+
+
+def _of_order(name: str, before: Log, now: Log) -> Iterator[str]:
+    """A log has no gaps: what a claim recorded later is not there without what it recorded earlier."""
+    added: dict[int, list[int]] = {}
+    for at in now.keys() - before.keys():
+        if now[at].kind is Kind.STEP:
+            added.setdefault(at[0], []).append(now[at].seq)
+    for super_step, numbers in sorted(added.items()):
+        last = max((row.seq for at, row in before.items() if at[0] == super_step), default=0)
+        if sorted(numbers) != list(range(last + 1, last + 1 + len(numbers))):
+            yield f"{name}: after number {last} of super-step {super_step} came {sorted(numbers)}"

@@ -1,0 +1,81 @@
+"""One write of the database: what was asked and answered, and the rows before it and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.core.changes import Change, RequeueRun
+from perdure.core.records import Attempt, Checkpoint, Run, Thread, Worker, WorkerState
+
+Log = dict[tuple[int, str], Checkpoint]
+"""A run's checkpoints by super-step and key."""
+
+Tries = dict[tuple[int, str, int], Attempt]
+"""A run's unfinished tries by super-step, key and number."""
+
+
+@dataclass(slots=True)
+class Look:
+    """The rows at one moment."""
+
+    runs: dict[int, Run] = field(default_factory=dict)
+    workers: dict[int, Worker] = field(default_factory=dict)
+    threads: dict[int, Thread] = field(default_factory=dict)
+    logs: dict[int, Log] = field(default_factory=dict)
+    tries: dict[int, Tries] = field(default_factory=dict)
+    absent: dict[int, int] = field(default_factory=dict)
+    """By run, how many of the blobs that this write's changes brought are not there."""
+
+    def alive(self, worker: int | None) -> bool:
+        row = self.workers.get(worker or 0)
+        return row is not None and row.state is WorkerState.ALIVE
+
+    def held_by(self, worker: int) -> list[Run]:
+        """The runs in a worker's hands."""
+        return [run for run in self.runs.values() if run.worker == worker]
+
+    def has_recorded(self, run: Run) -> bool:
+        """Whether the claim that has this run now has recorded anything."""
+        return any(row.fence == run.fence for row in self.logs.get(run.id, {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write."""
+
+    verb: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    answer: Any
+    """What it gave; an exception if the store refused it."""
+    before: Look
+    now: Look
+    touched: tuple[int, ...]
+    """The runs whose rows, logs or tries may differ."""
+    now_us: int
+    """On the database's clock."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the store has answered it, not refused it."""
+        return not isinstance(self.answer, Exception)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """A commit's changes."""
+        return tuple(self.args[1]) if self.verb == "commit" else ()
+
+    def dropped_keys(self, run: int) -> set[str]:
+        """The keys of a run whose failed records, and the tries before them, this may delete."""
+        if self.verb == "retry":
+            return set(self.args[1]) if self.args[0] == run else set()
+        requeues = [each for each in self.changes if isinstance(each, RequeueRun) and each.run == run]
+        return {key for each in requeues for key in each.drop_keys}
+
+    def sends_on(self, run: int) -> bool:
+        """Whether this puts a run back into the queue in good order, so that tries that were cut short are
+        forgotten."""
+        if self.verb in ("retry", "release"):
+            return bool(self.args[0] == run)
+        return any(isinstance(each, RequeueRun) and each.run == run for each in self.changes)

@@ -1,0 +1,68 @@
+"""SQLite, broken in one place at a time: a word in a statement, mostly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from perdure.store.sqlite import lane
+from tests.simulation.breaking import Mutation, statement
+
+
+@contextmanager
+def _acknowledged_and_undone() -> Iterator[None]:
+    """Every fortieth operation."""
+    count = itertools.count(1)
+    original = lane.WriteRounds._in_savepoint
+
+    def in_savepoint(rounds: Any, tx: Any, operation: Any) -> Any:
+        def undone(tx: Any) -> Any:
+            answer = operation(tx)
+            if next(count) % 40 == 0:
+                tx.undo()
+            return answer
+
+        return original(rounds, tx, undone)
+
+    with patch.object(lane.WriteRounds, "_in_savepoint", in_savepoint):
+        yield
+
+
+OWNER_AND_FENCE = """or r.worker is not :worker
+       or r.fence <> p.fence"""
+
+OF_THE_LIVING = """:lease_us
+where id = :worker and state = 'alive'"""
+OF_ANYBODY = """:lease_us, state = 'alive'
+where id = :worker"""
+
+STATEMENTS = (
+    ("A commit is taken under any fence", "owner", "guard", OWNER_AND_FENCE, ""),
+    ("A commit of a worker that is dead is taken", "not alive", "guard", "and state = 'alive'", ""),
+    ("A claim does not raise the fence", "new fence", "claim_runs", "fence + 1", "fence"),
+    ("A claim may come too late", "last give-back", "may_claim", "and ticket <= :ticket", "and :ticket >= 0"),
+    ("A claim takes what is pinned elsewhere", "pinned", "claimable", "deployment is null or", "true or"),
+    ("A claim comes without the records", "its log has", "claimed_records", "c.kind = 0", "c.kind = 3"),
+    ("A take-over is not counted", "recoveries", "recover_runs", "recoveries + 1", "recoveries"),
+    ("A death is a strike though something was recorded", "strikes", "recover_runs", "then 0", "then strikes + 1"),
+    ("A run that kills its workers is never held", "held", "poisoned", "strikes >=", "strikes >= 100 *"),
+    ("A give-back does not raise the fence", "new fence", "return_runs", "fence + 1", "fence"),
+    ("A renewal revives a dead worker", "alive again", "renew", OF_THE_LIVING, OF_ANYBODY),
+    ("A thread's next run is not made ready", "ready", "promote_heads", "set ready = 1", "set ready = 0"),
+    (
+        "The newest state is not pointed to",
+        "snapshot",
+        "move_snapshots",
+        "threads.snapshot_step < s.super_step",
+        "false",
+    ),
+    ("Tries that were cut short are kept", "cut short", "forget_unfinished_tries", "error is null", "false"),
+)
+
+SQLITE = (
+    *(Mutation(name, kind, statement(of, old, new), store="sqlite") for name, kind, of, old, new in STATEMENTS),
+    Mutation("An operation is acknowledged and undone", "is not|not there", _acknowledged_and_undone, store="sqlite"),
+)
