@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from perdure.client import requests
 from perdure.client.connection import Client
+from perdure.client.grounds import grounds
 from perdure.client.handles import Handle, ThreadHandle
 from perdure.client.info import RunInfo, plain, run_info
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
@@ -295,7 +296,10 @@ class App:
                 opening.result().abandon()
 
     async def _open(self) -> Client:
-        client = Client(self._store.clone())
+        store = self._store.clone()
+        if (here := grounds()) is not None:
+            here.admit(self.name, store)
+        client = Client(store)
         await client.open()
         return client
 

@@ -15,20 +15,18 @@ import psutil
 import pytest
 
 from perdure.testing.chaos.faults import Fault
-from perdure.testing.chaos.testimony import Told, read
+from perdure.testing.chaos.testimony import FILE, Told, read
 from tests.chaos.places import restartable, small_disk
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
-MINUTES = "0.17"
+MINUTES = "0.13"
 SEED = "7"
 
 EVERYWHERE = {
     Fault.KILL_WORKER, Fault.KILL_CLIENT, Fault.PAUSE_WORKER, Fault.FREEZE_WORKER, Fault.FREEZE_CLIENT, Fault.DEPLOY,
 }  # fmt: skip
 ON_THE_WAY = {Fault.CUT, Fault.BLACK_HOLE, Fault.VANISH, Fault.DELAY, Fault.LOSE_ANSWERS}
-
-pytestmark = pytest.mark.timeout(150)
 
 
 def started(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
@@ -65,22 +63,18 @@ def test_some_seconds_of_chaos_on_sqlite_break_no_rule(tmp_path: Path) -> None:
     is_sound(report, EVERYWHERE | ({Fault.FILL} if disk is not None else set()))
 
 
-@pytest.mark.postgres
-def test_some_seconds_of_chaos_on_postgres_break_no_rule(tmp_path: Path) -> None:
-    with restartable() as (url, restart):
-        where = ["--store", url, "--restart-command", restart]
-        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
-
-    is_sound(report, EVERYWHERE | ON_THE_WAY | {Fault.RESTART})
-
-
-def test_ctrl_c_ends_every_process_and_what_there_is_is_judged(tmp_path: Path) -> None:
-    process = started(tmp_path, ["--minutes", "5", "--seed", SEED])
-    testimony = tmp_path / "kept" / "testimony.jsonl"
+def in_full_swing(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """The command, some of whose runs have ended, and its children."""
+    process = started(folder, ["--minutes", "5", "--seed", SEED])
+    testimony = folder / "kept" / FILE
     until(lambda: testimony.exists() and any(isinstance(line, Told) for line in read(testimony)), "a run has ended")
-    children = psutil.Process(process.pid).children(recursive=True)
+    return process, psutil.Process(process.pid).children(recursive=True)
 
-    process.send_signal(signal.SIGINT)
+
+def test_sigterm_ends_every_process_and_what_there_is_is_judged(tmp_path: Path) -> None:
+    process, children = in_full_swing(tmp_path)
+
+    process.send_signal(signal.SIGTERM)
 
     report = ended(tmp_path, process, code=130)
     assert not report["over"] and report["found"] == [] and report["runs"]
@@ -88,16 +82,26 @@ def test_ctrl_c_ends_every_process_and_what_there_is_is_judged(tmp_path: Path) -
     assert [child.pid for child in children if child.is_running()] == []
 
 
-def test_children_end_when_their_director_is_killed(tmp_path: Path) -> None:
-    process = started(tmp_path, ["--minutes", "5", "--seed", SEED])
-    testimony = tmp_path / "kept" / "testimony.jsonl"
-    until(lambda: testimony.exists() and any(isinstance(line, Told) for line in read(testimony)), "a run has ended")
-    children = psutil.Process(process.pid).children(recursive=True)
+def test_children_end_when_their_director_is_killed_also_those_that_were_stopped(tmp_path: Path) -> None:
+    process, children = in_full_swing(tmp_path)
+    for child in children:
+        child.suspend()
 
     process.kill()
 
     process.communicate()
-    for child in children:  # one that a fault has stopped must be woken to see it
-        if child.is_running() and child.status() == psutil.STATUS_STOPPED:
-            child.resume()
-    until(lambda: not any(child.is_running() for child in children), "all of them have ended")
+    until(lambda: not any(lives(child) for child in children), "all of them have ended")
+
+
+def lives(child: psutil.Process) -> bool:
+    """Whether it is there, and more than an entry that nobody has asked for yet."""
+    return bool(child.is_running() and child.status() != psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.postgres
+def test_some_seconds_of_chaos_on_postgres_break_no_rule(tmp_path: Path) -> None:
+    with restartable() as (url, restart):
+        where = ["--store", url, "--restart-command", restart]
+        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
+
+    is_sound(report, EVERYWHERE | ON_THE_WAY | {Fault.RESTART})

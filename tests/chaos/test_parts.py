@@ -19,15 +19,17 @@ from perdure.core.limits import MIB
 from perdure.testing.chaos import faults
 from perdure.testing.chaos.account import account_of
 from perdure.testing.chaos.faults import Arms, Fault, Tormentor
-from perdure.testing.chaos.fleet import Brief, Fleet
+from perdure.testing.chaos.fleet import Brief, Fleet, Member
 from perdure.testing.chaos.orders import SHARED, order
+from perdure.testing.chaos.processes import spawn
 from perdure.testing.chaos.report import worst_resume_s
 from perdure.testing.chaos.roads import Road
 from perdure.testing.chaos.telling import RECORDER, tell
 from perdure.testing.chaos.testimony import Began, Ended, Phase, Struck, Testimony, read
-from perdure.testing.relay import Postgres, Relay
+from perdure.testing.relay import Relay
+from perdure.testing.speech import Postgres
 from tests.chaos.places import NO_DISK, small_disk
-from tests.support.waiting import becomes
+from tests.support.waiting import becomes, until
 
 
 def brief(folder: Path, *, seed: int = 7) -> Brief:
@@ -122,6 +124,9 @@ def test_a_seed_gives_the_same_faults_and_each_kind_has_its_turn(tmp_path: Path)
         (["--filler", "/proc"], "another file system than the store's"),
         (["--store", "postgresql://u@h/d", "--filler", "."], "a server's"),
         (["--keep", "kept"], "not empty"),
+        (["--report", "nowhere/report.json"], "no directory"),
+        (["--minutes", "nan"], "no number"),
+        (["--minutes", "inf"], "not in the range"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_begins(
@@ -172,6 +177,26 @@ def test_a_large_file_system_is_not_filled(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(Exception, match="of room"):
         faults.check_filler(tmp_path, f"sqlite:///{tmp_path}/x.db", elsewhere)
+
+
+# -- the fleet ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_process_that_was_asked_to_end_and_did_has_not_fallen(tmp_path: Path, asked_before: bool) -> None:
+    async def main() -> None:
+        fleet = Fleet(brief(tmp_path))
+        child = spawn("worker-1", ["sh", "-c", "echo it serves runs; exec sleep 60"], log=tmp_path / "log", environ={})
+        fleet.workers.append(Member(child, "old"))
+        until(lambda: fleet.workers[0].begun, "it has begun")
+        if asked_before:
+            child.ask_to_end()
+
+        await fleet.end_workers()
+
+        assert child.process.returncode == -signal.SIGTERM and fleet._fallen == 0
+
+    asyncio.run(main())
 
 
 # -- the report --------------------------------------------------------------------------------------------------------

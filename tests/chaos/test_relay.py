@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.testing.relay import Messages, Relay, packed, relay
+from perdure.testing.relay import Relay, relay
+from perdure.testing.speech import Conversation, Messages, Postgres, Verdict, packed
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -117,6 +118,77 @@ def test_answers_that_are_lost_had_been_given() -> None:
         assert not await hears(stream, within_s=0.05)
 
     between(body)
+
+
+def test_a_cut_ends_a_connection_whose_ends_have_both_gone_unheard() -> None:
+    async def main() -> None:
+        connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(1)
+            connected.set_result(writer)
+
+        server = await asyncio.start_server(hear, "127.0.0.1", 0)
+        async with asyncio.timeout(10), relay(server.sockets[0].getsockname()) as passing:
+            _, writer = await asyncio.open_connection("127.0.0.1", passing.port)
+            writer.write(b"x")
+            other = await connected
+            passing.swallow()
+            other.close()
+            writer.close()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(passing) == 1, "both were heard going, and neither was told of the other"
+
+            passing.cut()
+
+            while len(passing):
+                await asyncio.sleep(0)
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_is_lost_when_its_transaction_is_committed_and_not_before() -> None:
+    speech = Postgres()
+    conversation = Conversation(speech)
+    speech.lose("append")
+    ready, in_transaction = (b"Z", b"I"), (b"Z", b"T")
+    script = [
+        ("asked", b"Q", b"BEGIN;\0", Verdict.PASS),
+        ("answered", *in_transaction, Verdict.PASS),
+        ("asked", b"P", b"s1\0select append()\0\0\0", Verdict.PASS),
+        ("asked", b"B", b"\0s1\0", Verdict.PASS),
+        ("answered", b"D", b"row", Verdict.PASS),
+        ("answered", *in_transaction, Verdict.PASS),
+        ("asked", b"Q", b"COMMIT;\0", Verdict.PASS),
+        ("answered", b"C", b"COMMIT\0", Verdict.DROP),
+        ("answered", *ready, Verdict.CUT),
+    ]
+
+    for way, kind, body, wanted in script:
+        assert not speech.lost
+        if way == "asked":
+            conversation.asked(kind, body)
+        else:
+            assert conversation.answered(kind, body) is wanted, (kind, body)
+
+    assert speech.lost == ["select append()"]
+
+
+def test_nothing_is_lost_with_a_transaction_that_is_rolled_back() -> None:
+    speech = Postgres()
+    conversation = Conversation(speech)
+    speech.lose("append")
+    conversation.answered(b"Z", b"T")
+    conversation.asked(b"P", b"\0select append()\0\0\0")
+    conversation.asked(b"B", b"\0\0")
+    conversation.asked(b"Q", b"ROLLBACK;\0")
+    conversation.answered(b"Z", b"I")
+    conversation.asked(b"Q", b"COMMIT;\0")
+
+    assert conversation.answered(b"Z", b"I") is Verdict.PASS
+    assert not speech.lost
 
 
 def test_a_delay_comes_before_each_piece() -> None:

@@ -55,7 +55,7 @@ def test_an_app_can_be_moved_to_another_store(here: Path) -> None:
         ("stal:app", "did you mean stall"),
         ("nothing.like.it:app", "no module named 'nothing'"),
         ("stall:ap", "its apps are stall:app, stall:other"),
-        ("stall:price", "stall:price is a int, not a perdure App; its apps are stall:app"),
+        ("stall:price", "stall:price is an int, not a perdure App; its apps are stall:app"),
         ("plain:appl", "it defines no App (close names: apple)"),
     ],
 )

@@ -73,3 +73,12 @@ def test_a_long_chain_of_tasks_has_short_paths() -> None:
 
     assert len(seen) == 5000
     assert max(map(len, seen)) <= keys.PATH_CHARS_MAX + len("step")
+
+
+def test_people_mean_a_step_by_its_key_before_its_own_key_before_its_name() -> None:
+    own = keys.given("call/7%")
+
+    assert keys.meant(["ask", "call/7%", own], key=own, name="ask") == own
+    assert keys.meant(["ask", "call/7%"], key=own, name="ask") == "call/7%"
+    assert keys.meant(["ask", "call"], key=own, name="ask") == "ask"
+    assert keys.meant(["call/7%", "7"], key="call/7", name="ask") is None

@@ -244,3 +244,24 @@ def test_a_nonsensical_policy_is_refused(policy: dict[str, Any]) -> None:
 def test_a_policy_is_a_value() -> None:
     assert Retry(delay_s="1m") == Retry(delay_s=60) != Retry()
     assert hash(Retry(delay_s="1m")) == hash(Retry(delay_s=60))
+
+
+class _Unpaired:
+    def items(self) -> list[int]:
+        return [1, 2]
+
+
+class _Closed(dict[str, str]):
+    def items(self) -> Any:
+        raise RuntimeError("closed")
+
+
+class _Nameless:
+    def __str__(self) -> str:
+        raise ValueError("no name")
+
+
+@pytest.mark.parametrize("headers", [dict, 5, _Unpaired(), _Closed(a="b"), {_Nameless(): "30"}], ids=plainly)
+def test_headers_that_are_none_say_nothing_and_raise_nothing(headers: Any) -> None:
+    for error in (Failed(headers=headers), Failed(response=Failed(headers=headers))):
+        assert retry_after_s(error, NOW_US) is None

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from perdure.core.records import RunState
-from perdure.testing.relay import Postgres, relay
+from perdure.testing.relay import relay
+from perdure.testing.speech import Postgres
 from tests.support import postgres
 from tests.support.agents import app_on, survey_result
 from tests.support.sidelog import SideLog

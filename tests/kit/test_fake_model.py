@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Retry, RunFailed
+from perdure import Retry, RunFailed, UsageError
 from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.transience import is_transient
 from perdure.testing import (
@@ -301,3 +301,130 @@ def test_a_script_by_step_refuses_who_is_none() -> None:
 def test_a_script_by_step_has_no_when() -> None:
     with pytest.raises(perdure.UsageError, match="chosen by its step already"):
         FakeModel({"ask": [when("a", "b")]})
+
+
+def test_a_script_by_step_knows_a_call_with_a_key_of_its_own_by_its_name_and_by_that_key() -> None:
+    app = fresh_app()
+    model = FakeModel({"ask": "by name", "call/7": "by key"})
+    ask = perdure.step(model.complete, name="ask")
+
+    @app.agent
+    async def agent() -> list[str]:
+        return [(await ask.options(key=key)("tea")).text for key in ("call/6", "call/7")]
+
+    assert result_of(app, agent) == ["by name", "by key"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: reply(7), lambda: reply("a", None), lambda: stream("a", 7), lambda: stream(error(500), "a")]
+)
+def test_what_a_model_cannot_say_is_refused_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(UsageError):
+        wrong()
+
+
+@pytest.mark.parametrize("after", [30, 2.5, 1_000_000, 123_456.75])
+def test_a_retry_after_is_sent_to_the_second(after: float) -> None:
+    refused = failure_of(rate_limited(retry_after=after))
+
+    header = refused.response.headers["retry-after"]  # type: ignore[attr-defined]
+    assert float(header) == after and "e" not in header and (after % 1 or header.isdigit())
+
+
+@pytest.mark.parametrize("wrong", [-1, "soon", float("nan"), float("inf")])
+def test_a_wait_that_is_none_is_refused_where_it_is_written(wrong: Any) -> None:
+    for word in (lambda: rate_limited(retry_after=wrong), lambda: slow(wrong, "late")):
+        with pytest.raises(UsageError):
+            word()
+
+
+def test_the_model_takes_messages_that_are_no_data() -> None:
+    class Message:
+        content = "hello"
+
+    model = FakeModel(["hi"])
+    assert said(model, [Message()]) == [Reply("hi")]
+    assert model.prompts == ["hello"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: error("429"),  # type: ignore[arg-type]
+        lambda: error(429.0),  # type: ignore[arg-type]
+        lambda: error(True),
+        lambda: error(500, 3),  # type: ignore[arg-type]
+        lambda: rate_limited("soon"),
+        lambda: tool("search", "tea"),  # type: ignore[arg-type]
+        lambda: tool(3),  # type: ignore[arg-type]
+        lambda: when(3, "tea"),  # type: ignore[arg-type]
+        lambda: when("tea", 3),  # type: ignore[arg-type]
+        lambda: when("tea", "milk", times=0),
+        lambda: when("tea", when("milk", "?")),  # type: ignore[arg-type]
+        lambda: slow(1, 3),  # type: ignore[arg-type]
+        lambda: slow(-1, "tea"),
+        lambda: reply(3),  # type: ignore[arg-type]
+        lambda: reply(stream("a")),  # type: ignore[arg-type]
+        lambda: FakeModel({3: "tea"}),  # type: ignore[dict-item]
+        lambda: FakeModel({"ask": [3]}),  # type: ignore[list-item]
+        lambda: FakeModel([3]),  # type: ignore[list-item]
+        lambda: FakeModel(None),  # type: ignore[arg-type]
+        lambda: FakeModel([["tea"]]),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_no_word_is_refused_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(UsageError):
+        wrong()
+
+
+def test_a_time_to_wait_for_may_be_a_timedelta_or_a_text() -> None:
+    for after in (timedelta(seconds=90), "90s", "1m30s", 90):
+        refused: Any = failure_of(rate_limited(after))
+        assert refused.response.headers["retry-after"] == "90"
+
+
+def test_a_class_of_exceptions_is_raised_as_one() -> None:
+    assert repr(failure_of(ConnectionError)) == "ConnectionError()"
+
+
+def test_a_line_may_be_an_async_function_of_the_request() -> None:
+    async def answer(asked: Any) -> Any:
+        await asyncio.sleep(0)
+        return slow(0, reply(asked.text.upper()))
+
+    async def main() -> tuple[Reply, list[str], list[bool]]:
+        model = FakeModel([answer, answer, when("late", slow(0, answer))], by_request=True)
+        whole = await model.complete("tea")
+        pieces = [piece async for piece in model.stream("milk")]
+        await model.complete("late")
+        await model.complete("tea")
+        return whole, pieces, [call.said is not None for call in model.calls]
+
+    assert asyncio.run(main()) == (Reply("TEA"), ["MILK"], [True] * 4)
+
+
+def test_what_an_async_function_makes_is_a_line_or_refused() -> None:
+    async def answer(asked: Any) -> Any:
+        return 3
+
+    with pytest.raises(UsageError, match="no line of a script"):
+        said(FakeModel([answer]), "tea")
+
+
+def test_a_script_of_whens_that_do_not_match_says_so_and_shows_the_message() -> None:
+    with pytest.raises(Unscripted, match=r"none of its when\(…\) lines is for this message.*'and milk\?'"):
+        said(FakeModel([when("tea", "yes")]), "tea?", "and milk?")
+    with pytest.raises(
+        Unscripted, match=r"all its lines are said \(1 so far\), and none of its when\(…\) lines is for"
+    ):
+        said(FakeModel(["one", when("tea", "yes")]), "and milk?", "and sugar?")
+
+
+def test_a_repeated_request_is_told_about_scripts_for_it() -> None:
+    with pytest.raises(Unscripted, match=r"Call 1 asked the same.*by_request=True.*script by step, FakeModel\(\{"):
+        said(FakeModel(["one"]), "hello", "hello")
+    model = FakeModel([overloaded()])
+    with pytest.raises(Exception, match="529"):
+        said(model, "hello")
+    with pytest.raises(Unscripted, match=r"Call 1 asked the same and failed: the script needs a line for the next try"):
+        said(model, "hello")

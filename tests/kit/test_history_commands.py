@@ -90,9 +90,46 @@ def test_as_json_it_is_one_document(shop: Path) -> None:
     assert document["differences"] == [
         {
             "finding": "other result", "breaks": False, "super_step": 1, "where": "result",
-            "recorded": '"lamp: 400 cents"', "now": '"lamp: 400 cent"', "detail": "",
+            "recorded": '"lamp: 400 cents"', "now": '"lamp: 400 cent"', "detail": "", "renamed": "",
         }
     ]  # fmt: skip
+
+
+def test_one_bad_file_keeps_nobody_from_the_others_and_the_worst_code_counts(shop: Path) -> None:
+    change(shop, "cents", "cent")
+    (shop / "cut.json").write_bytes((shop / "r1.json").read_bytes()[:300])
+
+    result = perdure("runs", "replay", "cut.json", "r1.json", "missing.json", "r1.json", "kit_shop:app")
+    as_json = perdure("runs", "replay", "--json", "cut.json", "r1.json", "kit_shop:app")
+
+    assert (result.exit_code, result.stdout.count("can go on with it")) == (2, 2)
+    assert "error: cut.json is cut off; write it again with `perdure runs export RUN --to FILE`" in result.stderr
+    assert "error: missing.json cannot be read: No such file or directory" in result.stderr
+    assert as_json.exit_code == 2
+    assert [sorted(each)[:2] for each in json.loads(as_json.stdout)] == [["error", "file"], ["agent", "deployment"]]
+
+
+def test_an_export_to_a_dash_is_the_output(shop: Path) -> None:
+    result = perdure("runs", "export", "r1", "--to", "-", "--store", "sqlite:///shop.db")
+
+    assert (result.exit_code, result.stdout_bytes) == (0, (shop / "r1.json").read_bytes())
+    assert result.stderr == "r1 is in the output: 1 super-step, 1 recorded step\n"
+
+
+def test_a_history_without_its_log_is_refused(shop: Path) -> None:
+    document = json.loads((shop / "r1.json").read_text())
+    document["log"] = []
+    (shop / "r1.json").write_text(json.dumps(document))
+
+    result = perdure("runs", "replay", "r1.json", "kit_shop:app")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "r1, a completed run, is incomplete: it lacks the beginning of super-step 1, its end" in result.stderr
+
+
+@pytest.mark.parametrize(("timeout", "code"), [("10", 0), ("0.5m", 0), ("1h", 0), ("soon", 2), ("0", 2)])
+def test_the_time_of_a_replay_can_be_limited(shop: Path, timeout: str, code: int) -> None:
+    assert perdure("runs", "replay", "--timeout", timeout, "r1.json", "kit_shop:app").exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 import perdure
 from perdure import Again, App, Retry, RunFailed, RunHeld, UsageError
+from perdure.testing.fake_model import FakeModel, Reply
 from perdure.testing.rehearsal import (
     Rehearsal,
     answer_step,
@@ -259,3 +260,78 @@ def test_a_stage_can_be_set_inside_a_running_event_loop() -> None:
         return receipt
 
     assert asyncio.run(main()) == RECEIPT
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_a_fault_is_new_in_every_rehearsal(time: str) -> None:
+    with rehearse(app, ONCE) as stage:
+        stage.run(order, "tea")
+    assert stage.crashes == 1, time
+
+
+ONCE = crash_before("charge")
+
+
+def test_an_answer_may_be_an_async_function_and_a_fake_model() -> None:
+    ask = perdure.step(FakeModel(), name="ask")
+    chat = App("chat", store="memory://chat")
+
+    @chat.agent
+    async def greet(name: str) -> str:
+        reply: str = (await ask(name)).text
+        return reply
+
+    async def polite(name: str) -> Reply:
+        return Reply(f"good day, {name}")
+
+    for answer in (polite, FakeModel(["good day, tea"])):
+        with rehearse(chat, answer_step("ask", answer)) as stage:
+            assert stage.run(greet, "tea") == "good day, tea"
+
+
+def test_a_call_with_a_key_of_its_own_is_struck_and_counted_by_that_key() -> None:
+    keyed = App("keyed", store="memory://keyed")
+
+    @keyed.agent
+    async def pay(item: str) -> str:
+        return await charge.options(key=f"pay/{item}")(item)
+
+    with rehearse(keyed, crash_before("pay/tea")) as stage:
+        stage.run(pay, "tea")
+    assert [stage.count(word) for word in ("pay/tea", "=pay/tea", "charge", "pay")] == [2, 2, 2, 0]
+
+
+def test_a_scene_that_did_not_end_in_time_goes_on_no_more() -> None:
+    acts: list[str] = []
+
+    async def scene() -> None:
+        await asyncio.sleep(10)  # in virtual time, which costs nothing
+        acts.append("late")
+
+    with rehearse(app) as stage:
+        with pytest.raises(NeverEnded):
+            stage.play(scene, within=5)
+        stage.advance(60)
+    assert acts == []
+
+
+def test_nothing_is_played_when_the_rehearsal_is_over() -> None:
+    with rehearse(app) as stage:
+        stage.run(order, "tea")
+    with pytest.raises(UsageError, match="over"):
+        stage.run(order, "tea")
+    with rehearse(app) as stage:
+        assert stage.run(order, "tea")
+
+
+def test_what_cannot_be_rehearsed_is_refused_at_once() -> None:
+    for wrong in ("charge", crash_before, None):
+        with pytest.raises(UsageError, match="fault"), rehearse(app, wrong):  # type: ignore[arg-type]
+            pass
+    for nth in ("2", 0, True):
+        with pytest.raises(UsageError, match="from 1 on"):
+            crash_before("charge", nth=nth)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="deployment"), rehearse(app, deployment="x" * 10_000):
+        pass
+    with rehearse(app) as stage:
+        assert stage.run(order, "tea")

@@ -85,7 +85,7 @@ def test_a_step_with_other_arguments_has_diverged_and_the_others_are_looked_at_t
     assert [each.now for each in outcome.diverged] == ["('coffee')", "('salt')"]
     assert not outcome.ok
     assert "CANNOT go on" in str(outcome) and "DIVERGED" in str(outcome)
-    assert "was recorded (try 1, under fence 1) with arguments of digest" in str(outcome)
+    assert str(outcome).count("step 'search' is on record with other arguments") == 1
     with pytest.raises(AssertionError, match="DIVERGED"):
         outcome.assert_same()
     with pytest.raises(AssertionError, match="DIVERGED"):
@@ -159,7 +159,8 @@ def test_an_answer_takes_the_replay_further(known: str, answer: Any) -> None:
     )
 
 
-def test_an_answer_may_be_an_error() -> None:
+@pytest.mark.parametrize("answer", [ConnectionError("gone"), lambda size: ConnectionError("gone")])
+def test_an_answer_may_be_an_error(answer: Any) -> None:
     history, app = changed(two_searches)
 
     @app.agent
@@ -169,7 +170,7 @@ def test_an_answer_may_be_an_error() -> None:
         except StepFailed as error:
             return f"{error.message} after {error.attempts}"
 
-    outcome = replayed(app, history, answers={"large": ConnectionError("gone")})
+    outcome = replayed(app, history, answers={"large": answer})
 
     assert outcome.differences[-1].now == '"gone after 1"'
 

@@ -169,8 +169,8 @@ def test_arguments_a_state_and_a_record_that_do_not_load_any_more_are_reported()
     async def order3(item: str, *, more: int = 0) -> None:
         await asyncio.gather(perdure.step(search.fn, returns=list[int])(f"{item}0"))
 
-    assert findings(replayed(arguments, history))[0] == ("does not load", 1, "beginning")
-    assert ("does not load", 2, "beginning") in findings(replayed(state, history))
+    assert findings(replayed(arguments, history))[0] == ("does not load", 1, "parameter 'size'")
+    assert ("does not load", 2, "state") in findings(replayed(state, history))
     assert ("does not load", 1, "record") in findings(replayed(record, history))
     assert not replayed(state, history).ok
 

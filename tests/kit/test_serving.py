@@ -173,3 +173,31 @@ def test_a_served_model_is_retried_like_a_real_one() -> None:
 
     assert asyncio.run(main()) == "at last"
     assert model.prompts == ["why?"] * 3
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"\xff"])
+def test_what_is_no_request_is_answered_with_400(body: bytes) -> None:
+    async def main() -> int:
+        async with FakeModel(["hi"]).serve() as url, httpx.AsyncClient(timeout=10) as client:
+            return (await client.post(f"{url}/chat/completions", content=body)).status_code
+
+    assert asyncio.run(main()) == 400
+
+
+@pytest.mark.parametrize(
+    "head", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: many\r\n\r\n", b"x" * 200_000]
+)
+def test_who_does_not_speak_http_is_hung_up_on(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> bytes:
+        async with FakeModel(["hi"]).serve() as url, asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+            writer.write(head)
+            try:
+                return await reader.read()
+            except ConnectionError:
+                return b""
+            finally:
+                writer.close()
+
+    assert asyncio.run(main()) == b""
+    assert not caplog.records

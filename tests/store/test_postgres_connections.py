@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -17,6 +24,7 @@ from perdure.core.records import RunState
 from perdure.errors import NotSerializable, SchemaAhead, SchemaOutdated, StoreError, StoreUnavailable, UsageError
 from perdure.store.postgres import PostgresStore, attendance, listener
 from perdure.store.postgres.address import parse
+from perdure.store.postgres.lines import drop
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance import Bench
 from perdure.testing.conformance.harness import Harness, attempt, end, hints, requeue, step
@@ -388,3 +396,35 @@ def test_c29_behind_a_transaction_pooler_everything_works_but_hints_and_attendan
             assert await bench.store.take_over([worker], recoveries_max=RECOVERIES_MAX)
 
     on_loop(main)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="a certificate is made by openssl")
+def test_the_server_sees_the_end_of_an_encrypted_connection_whose_loop_has_closed(tmp_path: Path) -> None:
+    certificate, key = str(tmp_path / "certificate"), str(tmp_path / "key")
+    subject = ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+    make = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *subject]
+    subprocess.run(make, check=True, capture_output=True)
+    ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    ours.load_cert_chain(certificate, key)
+    theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_NONE
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+
+        def serve() -> None:
+            with ours.wrap_socket(server.accept()[0], server_side=True) as heard:
+                heard.settimeout(10)
+                heard.recv(1)
+                with contextlib.suppress(ssl.SSLError, ConnectionError):
+                    heard.recv(1)
+
+        async def connect() -> Any:
+            loop = asyncio.get_running_loop()
+            port = server.getsockname()[1]
+            transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port, ssl=theirs)
+            transport.write(b"x")
+            return SimpleNamespace(_transport=transport, _loop=loop, terminate=transport.abort)
+
+        served = threads.submit(serve)
+        connection = asyncio.run(connect())
+        drop(connection)
+        served.result(timeout=20)

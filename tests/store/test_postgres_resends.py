@@ -13,6 +13,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
 from perdure.testing.conformance.harness import Bench, Harness, attempt, end, requeue, step
 from tests.support import postgres
+from tests.support.waiting import becomes
 
 pytestmark = pytest.mark.postgres
 
@@ -75,15 +76,13 @@ async def _main() -> None:
 async def _waiting(server: Any, schema: str, count: int) -> None:
     """Until so many sessions wait for a lock."""
     watch = await asyncpg.connect(host=str(server.directory), port=server.port, user="postgres", database="postgres")
+
+    async def as_many() -> bool:
+        question = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and strpos(query, $1) > 0"
+        found: int = await watch.fetchval(question, schema)
+        return found >= count if count else not found
+
     try:
-        async with asyncio.timeout(20):
-            while True:
-                found = await watch.fetchval(
-                    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and strpos(query, $1) > 0",
-                    schema,
-                )
-                if (found >= count) if count else not found:
-                    return
-                await asyncio.sleep(0.02)
+        await becomes(as_many, f"{count} sessions wait for a lock")
     finally:
         await watch.close()

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from perdure.testing.relay import LENGTH_BYTES, Messages, packed
+from perdure.testing.speech import LENGTH_BYTES, Messages, packed
 
 BACKENDS = 4
 PROTOCOL = (3 << 16).to_bytes(4, "big")

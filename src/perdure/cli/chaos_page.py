@@ -110,7 +110,11 @@ def facts(report: Report) -> list[tuple[str, str | Text]]:
             f"another's run), {report.refused:,} refused because the thread was busy",
         ),
         ("runs", runs + (f"; held and sent on: {held}" if held else "")),
-        ("steps", f"{report.steps:,} recorded, {report.bodies:,} bodies, {report.failed_tries:,} tries failed"),
+        (
+            "steps",
+            f"{report.steps:,} recorded, by {report.bodies:,} bodies, of which {report.failed_tries:,} failed; besides "
+            f"{report.values:,} recorded values (random, uuid4), which have no body",
+        ),
         (
             "repeats",
             f"{report.repeated:,} bodies ran again, of {report.in_flight:,} in flight at a loss",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ from perdure.cli.facts import Facts
 from perdure.cli.timeline import Timeline, timeline
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
-from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worker, worker_id
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
+from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
 
 WHOLE = 2 * PAYLOAD_BYTES_MAX
@@ -70,7 +71,7 @@ class RunLog:
 
 async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLog:
     """A run's log; the values of its steps too, with `full`."""
-    log = [row async for row in _log(store, run.id)]
+    log = [row async for row in whole_log(store, run.id)]
     attempts = await store.attempts(run.id)
     wanted = [row.payload for row in log if full or row.failed] + [row.error for row in attempts if row.error]
     loaded = {payload: await load_payload(store, run.thread, payload) for payload in wanted if spilled(payload)}
@@ -78,16 +79,6 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
     if run.worker is not None:
         holders[run.fence] = run.worker
     return RunLog(timeline(run, log, attempts), facts.workers, facts.now_us, loaded, holders)
-
-
-async def _log(store: Store, run: int) -> AsyncIterator[Checkpoint]:
-    after: tuple[int, int] | None = None
-    while page := await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after):
-        for row in page:
-            yield row
-        if len(page) < LIST_ROWS_MAX:
-            return
-        after = (page[-1].super_step, page[-1].seq)
 
 
 async def read_state(store: Store, thread: Thread) -> Any:

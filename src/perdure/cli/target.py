@@ -87,7 +87,12 @@ def _app_in(module: ModuleType, attribute: str) -> App:
     if isinstance(found, App):
         return found
     hint = _instead(module, attribute, App)
-    raise UsageError(f"{module.__name__}:{attribute} is a {type(found).__name__}, not a perdure App{hint}")
+    raise UsageError(f"{module.__name__}:{attribute} is {_kind_of(found)}, not a perdure App{hint}")
+
+
+def _kind_of(found: object) -> str:
+    name = type(found).__name__
+    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
 
 
 def _instead(module: ModuleType, attribute: str, kind: type) -> str:

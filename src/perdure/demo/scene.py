@@ -27,8 +27,9 @@ from perdure.demo.screen import PlainScreen, Progress, WorkerView
 from perdure.demo.sidelog import LogReader, Mark, What, in_flight
 from perdure.errors import PerdureError
 from perdure.store import open_url
+from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
-from perdure.testing.chaos.books import log_of, runs_of
+from perdure.testing.chaos.books import runs_of
 from perdure.testing.chaos.processes import Child
 
 CONCURRENCY_MAX: Final = 4
@@ -247,7 +248,7 @@ class Scene:
         evidence = Evidence(
             asked=script.questions,
             runs=tuple(runs),
-            records={run.id: await log_of(store, run.id) for run in runs},
+            records={run.id: tuple([row async for row in whole_log(store, run.id)]) for run in runs},
             workers=tuple(await store.workers(alive=False)),
             marks=tuple(self.log.refresh()),
             kill=self.kill,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         when,
     )
     from perdure.testing.rehearsal import (
+        NeverEnded,
         Rehearsal,
         answer_step,
         crash_after,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FakeModel",
     "History",
+    "NeverEnded",
     "Rehearsal",
     "Replayed",
     "Reply",
@@ -74,7 +76,8 @@ __all__ = [
 
 HOMES: Final = {
     "rehearsal": {
-        "Rehearsal", "answer_step", "crash_after", "crash_before", "crash_in", "fail_step", "rehearse", "slow_step",
+        "NeverEnded", "Rehearsal", "answer_step", "crash_after", "crash_before", "crash_in", "fail_step", "rehearse",
+        "slow_step",
     },
     "replaying": {"History", "Replayed", "record_history", "replay"},
 }  # fmt: skip

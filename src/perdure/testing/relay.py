@@ -9,24 +9,21 @@ target, a host and port or the path of a unix socket, until it is told otherwise
 - `black_hole()` … `lift()`: nothing passes in between, on old and new connections; it passes late, and nothing is lost.
 - `delay_s`: every piece passes so much later.
 
-Where the server is a Postgres, a `Postgres` given as `speech` follows the conversation message by message. It knows the
-backends at the other end, and can *lose the answer to a statement*: executed, its transaction committed, and the
-connection cut before the client hears of it. That is the failure which only a client that recognises its own work
-survives. (A conversation that is encrypted passes unread.)
+Where the server is a Postgres, a `Postgres` given as `speech` follows the conversation (`speech.py`): it can lose the
+answer to a statement that was executed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from perdure.testing.speech import LENGTH_BYTES, Conversation, Messages, Postgres, Verdict, packed
+
 CHUNK_BYTES: Final = 65_536
-LENGTH_BYTES: Final = 4
 
 ENCRYPTION_CODES: Final = (80_877_103, 80_877_104)
 """What a client says in place of a version to ask for TLS or GSSAPI encryption."""
@@ -127,6 +124,7 @@ class _Connection:
         """What the client says is thrown away."""
         self.mute = False
         """What the server says is thrown away."""
+        self._cut = asyncio.Event()
 
     async def run(self) -> None:
         """Until either side has gone; a side that is not to be heard is not heard going either."""
@@ -148,6 +146,7 @@ class _Connection:
     def abort(self) -> None:
         """Cut it: nothing that is buffered arrives."""
         self.deaf = self.mute = False
+        self._cut.set()
         for _, writer in (self.client, self.server):
             writer.transport.abort()
 
@@ -180,7 +179,7 @@ class _Connection:
                 if not self.deaf:
                     await self._pass(self.server[1], data)
         if self.deaf:
-            await asyncio.get_running_loop().create_future()  # until it is cut
+            await self._cut.wait()
 
     async def _back(self, conversation: Conversation | None) -> None:
         messages = Messages()
@@ -196,114 +195,12 @@ class _Connection:
                 elif data:
                     await self._pass(self.client[1], data)
         if self.mute:
-            await asyncio.get_running_loop().create_future()  # until it is cut
+            await self._cut.wait()
 
     async def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         await self.relay.passes()
         writer.write(data)
         await writer.drain()
-
-
-# -- Postgres ------------------------------------------------------------------------------------------------------
-
-
-class Verdict(Enum):
-    """What becomes of a message from the server."""
-
-    PASS = "pass"
-    DROP = "drop"
-    CUT = "cut"
-    """Not passed on, and the connection ends here."""
-
-
-class Postgres:
-    """What the conversations through one relay have in common: whom they speak with, which answers are lost."""
-
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-        """The statements whose answers were lost."""
-        self.backends: set[int] = set()
-        """The server's processes at the other end of the connections that exist now."""
-        self._pattern: re.Pattern[str] | None = None
-        self._every = 1
-        self._met = 0
-
-    def lose(self, pattern: str | None, *, every: int = 1) -> None:
-        """Lose the answer to every so many-th statement that has this pattern, the first included; None: no more."""
-        self._pattern = None if pattern is None else re.compile(pattern)
-        self._every, self._met = every, 0
-
-    def dooms(self, statement: str) -> bool:
-        """Whether the answer to this statement, which is being executed, is to be lost."""
-        if self._pattern is None or not self._pattern.search(statement):
-            return False
-        self._met += 1
-        return self._met % self._every == 1 % self._every
-
-
-class Conversation:
-    """One client's conversation. Parse names a statement's text, Bind the statement that is executed, and the server's
-    ReadyForQuery ends its transaction; BackendKeyData, at the beginning, says which process answers."""
-
-    def __init__(self, speech: Postgres) -> None:
-        self._speech = speech
-        self._statements: dict[bytes, str] = {}
-        self._doomed: str | None = None
-        self._backend: int | None = None
-
-    def asked(self, kind: bytes, body: bytes) -> None:
-        """The client has said this."""
-        if kind == b"P":
-            name, text, *_ = body.split(b"\0")
-            self._statements[name] = text.decode()
-        elif kind == b"B":
-            _, name, *_ = body.split(b"\0", 2)
-            statement = self._statements.get(name, "")
-            if self._speech.dooms(statement):
-                self._doomed = statement
-
-    def answered(self, kind: bytes, body: bytes) -> Verdict:
-        """The server has said this; whether the client is to hear it."""
-        if kind == b"K":
-            self._backend = int.from_bytes(body[:LENGTH_BYTES], "big")
-            self._speech.backends.add(self._backend)
-        if self._doomed is None:
-            return Verdict.PASS
-        if kind != b"Z":
-            return Verdict.DROP
-        self._speech.lost.append(self._doomed)  # executed, and its transaction committed
-        return Verdict.CUT
-
-    def end(self) -> None:
-        """The connection is gone."""
-        if self._backend is not None:
-            self._speech.backends.discard(self._backend)
-
-
-class Messages:
-    """Cuts a stream of bytes into messages: a letter, a length that counts itself, a body."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The messages that are complete with these bytes."""
-        self._rest += data
-        rest, at, found = self._rest, 0, []
-        while len(rest) >= at + 1 + LENGTH_BYTES:
-            body = at + 1 + LENGTH_BYTES
-            end = at + 1 + int.from_bytes(rest[at + 1 : body], "big")
-            if len(rest) < end:
-                break
-            found.append((bytes(rest[at : at + 1]), bytes(rest[body:end])))
-            at = end
-        del rest[:at]
-        return found
-
-
-def packed(kind: bytes, body: bytes) -> bytes:
-    """A message as it goes over the wire."""
-    return kind + (len(body) + LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big") + body
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Kind, Run, RunState, Worker
 from perdure.core.states import TERMINAL
 from perdure.runtime.payloads import load_payload
+from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
 
 
@@ -36,7 +37,7 @@ async def read_books(store: Store, app: App, tag: str) -> Books:
     threads = {run.thread_id for run in runs.values() if run.agent == "ledger"}
     return Books(
         runs=runs,
-        logs={run: await log_of(store, run) for run in runs},
+        logs={run: tuple([row async for row in whole_log(store, run)]) for run in runs},
         endings=await _endings(store, app, runs),
         signed={thread_id: await _signed(app, thread_id) for thread_id in sorted(threads)},
         workers={worker.id: worker for worker in await store.workers(alive=False)},
@@ -52,17 +53,6 @@ async def runs_of(store: Store, tag: str, state: RunState | None = None) -> list
         runs += page
         if len(page) < LIST_ROWS_MAX:
             return sorted(runs, key=lambda run: run.id)
-
-
-async def log_of(store: Store, run: int) -> tuple[Checkpoint, ...]:
-    """A run's whole log."""
-    records: list[Checkpoint] = []
-    while True:
-        after = (records[-1].super_step, records[-1].seq) if records else None
-        page = await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after)
-        records += page
-        if len(page) < LIST_ROWS_MAX:
-            return tuple(records)
 
 
 async def _endings(store: Store, app: App, runs: Mapping[int, Run]) -> dict[int, tuple[RunState, Any]]:

@@ -42,7 +42,7 @@ class Rule(StrEnum):
     FENCES = "fences in a log do not only grow, one worker each"
     TWO_OWNERS = "two workers executed a run under one fence"
     DEPLOYMENT = "a run was executed by another deployment than its own"
-    FELL = "a process ended by itself"
+    FELL = "a process ended by itself, or did not when it was asked to"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from perdure.core.records import RunState, parse_run_id
 from perdure.errors import RunFailed, RunHeld, StartMismatch, StoreUnavailable, ThreadBusy
 from perdure.testing.chaos.agents import app
 from perdure.testing.chaos.orders import SHARED, Order, order
-from perdure.testing.chaos.telling import now, tell
+from perdure.testing.chaos.telling import BEGUN, now, tell
 from perdure.testing.chaos.testimony import Asked, Refused, Started, Tested, Told, read
 
 T = TypeVar("T")
@@ -195,6 +195,7 @@ async def main() -> None:
     """Work until SIGTERM, then settle."""
     client = Client(app, msgspec.json.decode(os.environ[SETTINGS], type=Settings))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)
+    print(f"lane {client.settings.lane}{BEGUN}orders", flush=True)
     await insist(app.__aenter__)
     try:
         await client.work()

@@ -3,17 +3,17 @@
 Four parts. *Faults*: the tormentor at work; meanwhile the director looks after processes that end, and sends held runs
 on. *Settling*: no more faults, every lane and every deployment is there; the clients finish what they have asked for,
 and every run must become terminal within `SETTLE_S`. *Asking again*: every acknowledged key, which must give the same
-run. *Judging*: when all processes have ended. Ctrl-C leaves out what has not been done yet, but not the judging.
+run. *Judging*: when all processes have ended. Ctrl-C and SIGTERM leave out what has not been done yet, but not the
+judging (`signals`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +33,10 @@ from perdure.testing.chaos.orders import Order
 from perdure.testing.chaos.reconcile import reconcile
 from perdure.testing.chaos.roads import is_postgres, road_to
 from perdure.testing.chaos.script import Progress, Script, Verdict
+from perdure.testing.chaos.signals import leading_to
 from perdure.testing.chaos.telling import now, tell
 from perdure.testing.chaos.testimony import Asked, Held, Phase, Refused, Started, read
+from perdure.testing.chaos.vacancy import check_vacant
 
 SETTLE_S: Final = 120.0
 """How long everything may take to become terminal once the faults have stopped."""
@@ -70,31 +72,18 @@ class Director:
         store = open_url(script.store)
         await store.open()
         try:
+            if not script.force:
+                await check_vacant(store)
             async with road_to(script.store) as road, app_on(script.store) as app:
                 brief = Brief(road.url, script.name, script.folder, script.seed, script.lease_s, AT_ONCE, PAUSE_S)
                 self.fleet = Fleet(brief)
                 arms = Arms(script.restart_command, script.filler, terminator(script.store))
                 self.tormentor = Tormentor(self.fleet, road, arms, pause_s=script.pause_s)
-                with self._interruptible():
+                with leading_to(self.interrupted):
                     await self._play(store, app)
                 return await self._judge(store, app)
         finally:
             await store.close()
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C goes on to the judging, the second ends everything."""
-        loop = asyncio.get_running_loop()
-
-        def interrupt() -> None:
-            loop.remove_signal_handler(signal.SIGINT)
-            self.interrupted.set()
-
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGINT)
 
     async def _play(self, store: Store, app: App) -> None:
         """All parts, or as many as there was time for; whatever happens, nobody is left behind."""
@@ -164,11 +153,9 @@ class Director:
     async def _ask_again(self, app: App) -> None:
         """Every acknowledged key must still give its run."""
         self._begin("asking again")
-        account = account_of(read(self.fleet.brief.testimony))
-        keys = list(account.started)
-        for at in range(0, len(keys), ASKED_AT_ONCE):
-            orders = [order_of(account.asked[key]) for key in keys[at : at + ASKED_AT_ONCE]]
-            await asyncio.gather(*(self._ask_for(app, each) for each in orders))
+        orders = await asyncio.to_thread(acknowledged, self.fleet.brief.testimony)
+        for at in range(0, len(orders), ASKED_AT_ONCE):
+            await asyncio.gather(*(self._ask_for(app, each) for each in orders[at : at + ASKED_AT_ONCE]))
 
     async def _ask_for(self, app: App, order: Order) -> None:
         try:
@@ -182,7 +169,7 @@ class Director:
         """Read both witnesses, and compare them."""
         self._begin("judging")
         self.show(self.progress)
-        account = account_of(await asyncio.to_thread(lambda: list(read(self.fleet.brief.testimony))))
+        account = await asyncio.to_thread(lambda: account_of(read(self.fleet.brief.testimony)))
         case = Case(account, await read_books(store, app, self.script.name), over=not self.interrupted.is_set())
         return Verdict(case, reconcile(case), self.faults_s, self.settled_s, self.fleet.restarted)
 
@@ -225,6 +212,18 @@ class Director:
         self._read_to += len(whole)
         self._told += whole.count(b'"what":"told"')
         return self._told
+
+
+def acknowledged(testimony: Path) -> list[Order]:
+    """The orders whose keys were acknowledged, each once. (Only these lines are kept: the file may be long.)"""
+    asked, started = dict[str, Asked](), dict[str, None]()
+    for line in read(testimony):
+        match line:
+            case Asked():
+                asked.setdefault(line.key, line)
+            case Started():
+                started[line.key] = None
+    return [order_of(asked[key]) for key in started]
 
 
 def order_of(asked: Asked) -> Order:

@@ -128,8 +128,8 @@ class Tormentor:
             case _:
                 await self._disturb(fault, chance)
 
-    def _begun(self) -> list[Member]:
-        return [worker for worker in self.fleet.free(self.fleet.workers) if worker.begun]
+    def _begun(self, members: list[Member]) -> list[Member]:
+        return [member for member in self.fleet.free(members) if member.begun]
 
     async def _victim(self, choice: Callable[[], list[Member]], chance: random.Random) -> Member | None:
         """One of these, in the hands of this fault from now on; if there is none for a while, None."""
@@ -165,8 +165,8 @@ class Tormentor:
     async def _stop(self, fault: Fault, chance: random.Random, seconds: float) -> None:
         fleet = self.fleet
         client = fault is Fault.FREEZE_CLIENT
-        # A worker that has begun: one that is only starting has nothing that others could take over.
-        victim = await self._victim(lambda: fleet.free(fleet.clients) if client else self._begun(), chance)
+        # One that has begun: a worker that is only starting has nothing that others could take over.
+        victim = await self._victim(lambda: self._begun(fleet.clients if client else fleet.workers), chance)
         if victim is None:
             return
         await self._struck(fault, victim, f"{seconds:.2f} s")
@@ -183,7 +183,7 @@ class Tormentor:
 
         def spare() -> list[Member]:
             staying = [worker.place for worker in fleet.alive(fleet.workers) if not worker.child.dismissed]
-            return [worker for worker in self._begun() if staying.count(worker.place) > 1]
+            return [worker for worker in self._begun(fleet.workers) if staying.count(worker.place) > 1]
 
         victim = await self._victim(spare, chance)
         if victim is None:
@@ -241,12 +241,15 @@ class Tormentor:
             process = await asyncio.create_subprocess_shell(
                 command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
+            waiting = asyncio.ensure_future(process.wait())
             try:
                 async with asyncio.timeout(RESTART_S):
-                    code = await process.wait()
+                    code = await asyncio.shield(waiting)
             except TimeoutError:
                 process.kill()
                 raise ChaosFailed(f"the restart command took longer than {RESTART_S:g} s; see {log}") from None
+            finally:
+                await waiting  # also when this is broken off: what is half restarted cannot be judged
         if code != 0:
             raise ChaosFailed(f"the restart command ended with {code}; see {log}")
 

@@ -23,8 +23,8 @@ import msgspec
 from perdure.errors import PerdureError
 from perdure.testing.chaos.client import SETTINGS, Settings
 from perdure.testing.chaos.processes import LOOK_S, Child, gone, spawn
-from perdure.testing.chaos.telling import DIRECTOR, RECORDER, now, tell
-from perdure.testing.chaos.testimony import Fell
+from perdure.testing.chaos.telling import BEGUN, DIRECTOR, RECORDER, now, tell
+from perdure.testing.chaos.testimony import FILE, Fell
 
 APP: Final = "perdure.testing.chaos.agents:app"
 DEPLOYMENTS: Final = ("old", "new")
@@ -37,9 +37,6 @@ STORE_UNAVAILABLE: Final = 5
 
 PORT: Final = re.compile(r"^\d+(?=\n)", re.MULTILINE)
 """What the recorder prints when it listens."""
-
-BEGUN: Final = " serves "
-"""What a worker prints when it does."""
 
 END_S: Final = 90.0
 """How long a process may take to end in good order."""
@@ -72,7 +69,7 @@ class Brief:
     @property
     def testimony(self) -> Path:
         """The recorder's file."""
-        return self.folder / "testimony.jsonl"
+        return self.folder / FILE
 
 
 @dataclass
@@ -83,6 +80,7 @@ class Member:
     place: str
     busy: bool = False
     """A fault has it in its hands."""
+    _begun: bool = False
 
     @property
     def alive(self) -> bool:
@@ -90,14 +88,15 @@ class Member:
 
     @property
     def begun(self) -> bool:
-        """A worker says so when it serves; from then on it drains when it is asked to end."""
-        return BEGUN in self.child.log.read_text(errors="replace")
+        """It has said that it serves; from then on it ends in good order when it is asked to."""
+        self._begun = self._begun or BEGUN in self.child.log.read_text(errors="replace")
+        return self._begun
 
     @property
     def ended_well(self) -> bool:
         """It ended as it was asked to, or was asked before it had begun."""
         code = self.child.process.returncode
-        return code == 0 or (code in (-signal.SIGTERM, STORE_UNAVAILABLE) and not self.begun)
+        return code in (0, -signal.SIGTERM) or (code == STORE_UNAVAILABLE and not self.begun)
 
 
 class Fleet:
@@ -202,10 +201,11 @@ class Fleet:
                     await self._tell_of(member)
                 replace(member.place)
 
-    async def _tell_of(self, member: Member) -> None:
+    async def _tell_of(self, member: Member, why: str | None = None) -> None:
         child = member.child
         self._fallen += 1
-        await tell(Fell(*now(), child.name, child.pid, child.process.returncode, child.last_words()))
+        words = "\n".join(filter(None, [why, child.last_words()]))
+        await tell(Fell(*now(), child.name, child.pid, child.process.returncode, words))
         if self._fallen >= FALLEN_MAX:
             raise ChaosFailed(f"{FALLEN_MAX} processes ended by themselves, the last one: {child.last_words()}")
 
@@ -229,11 +229,14 @@ class Fleet:
         """Have these end in good order."""
         living = self.alive(members)
         for member in living:
-            member.child.ask_to_end()
-        if not await gone([member.child for member in living], within_s=END_S):
-            self._kill(living)
+            if not member.child.dismissed:  # asked twice, it would be ended in the middle of ending
+                member.child.ask_to_end()
+        await gone([member.child for member in living], within_s=END_S)
         for member in living:
-            if not member.ended_well:
+            if member.alive:
+                member.child.kill()
+                await self._tell_of(member, f"it was asked to end, and had not after {END_S:g} s")
+            elif not member.ended_well:
                 await self._tell_of(member)
 
     def _kill(self, members: list[Member]) -> None:

@@ -89,10 +89,13 @@ async def gone(children: Iterable[Child], *, within_s: float | None = None) -> b
 
 
 def spawn(name: str, command: Sequence[str], *, log: Path, environ: Mapping[str, str], apart: bool = False) -> Child:
-    """Start a process. `apart`: out of the reach of the terminal's Ctrl-C."""
+    """Start a process. `apart`: in a process group of its own, out of the reach of the terminal's Ctrl-C.
+
+    A group, and no more than that: when its parent dies, the group is orphaned, and then the system wakes and hangs up
+    on whoever in it is stopped, who could not see to it himself."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env={**os.environ, **environ}, start_new_session=apart,
+            env={**os.environ, **environ}, process_group=0 if apart else None,
         )  # fmt: skip
     return Child(name, process, log)

@@ -11,6 +11,7 @@ from perdure.core.records import RunState
 from perdure.testing.chaos.account import Account, Execution
 from perdure.testing.chaos.case import Rule
 from perdure.testing.chaos.faults import Fault
+from perdure.testing.chaos.rules.bodies import is_value
 from perdure.testing.chaos.script import Script, Verdict
 
 DEADLY: Final = (Fault.KILL_WORKER, Fault.FREEZE_WORKER)
@@ -34,6 +35,9 @@ class Report:
     runs: dict[str, int]
     """By state."""
     steps: int
+    """Recorded steps that have a body."""
+    values: int
+    """Recorded `now`, `random` and `uuid4`: they have none."""
     bodies: int
     failed_tries: int
     repeated: int
@@ -55,6 +59,7 @@ def report_of(script: Script, verdict: Verdict) -> Report:
     account, books = case.account, case.books
     runs = Counter(str(run.state) for run in books.runs.values())
     own = sum(run.key in account.started for run in books.runs.values())
+    values = sum(len(rows) for body, rows in case.records.items() if is_value(body))
     return Report(
         seed=script.seed,
         seconds=round(verdict.seconds, 1),
@@ -66,7 +71,8 @@ def report_of(script: Script, verdict: Verdict) -> Report:
         refused=len({line.key for line in account.refused} - account.started.keys()),
         joined=len(account.started) - own,
         runs={str(state): runs[state] for state in RunState if runs[state]},
-        steps=sum(map(len, case.records.values())),
+        steps=sum(map(len, case.records.values())) - values,
+        values=values,
         bodies=sum(map(len, account.bodies.values())),
         failed_tries=sum(execution.failed for execution in account.executions),
         repeated=len(case.repeats),

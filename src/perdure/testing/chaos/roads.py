@@ -15,7 +15,8 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from perdure.errors import UsageError
-from perdure.testing.relay import Postgres, Relay, Target, relay
+from perdure.testing.relay import Relay, Target, relay
+from perdure.testing.speech import Postgres
 
 PORT: Final = 5432
 SCHEMES: Final = ("postgresql", "postgres")

@@ -28,6 +28,8 @@ class Script:
     lease_s: float = 3.0
     restart_command: str | None = None
     filler: Path | None = None
+    force: bool = False
+    """Whoever else uses the store."""
 
     @property
     def pause_s(self) -> float:

@@ -23,6 +23,9 @@ RECORDER: Final = "PERDURE_CHAOS_RECORDER"
 DIRECTOR: Final = "PERDURE_CHAOS_DIRECTOR"
 """The process that a child ends with."""
 
+BEGUN: Final = " serves "
+"""What a child prints when it does its work: from then on it sees when the director has gone, or asks it to end."""
+
 LOOK_S: Final = 0.5
 
 

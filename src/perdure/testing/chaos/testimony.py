@@ -12,6 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+FILE: Final = "testimony.jsonl"
+"""The recorder's file, in the folder of the whole."""
+
 
 class Body(NamedTuple):
     """A step body's name."""

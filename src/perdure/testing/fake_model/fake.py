@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, assert_never
 
 from perdure.core.digests import digest64
 from perdure.runtime.frames import StepFrame, frame
 from perdure.testing.fake_model.errors import ModelRefused, ModelTimeout, ModelUnreachable, StreamBroken, Unscripted
-from perdure.testing.fake_model.script import Lines, Said, Script, is_answer
+from perdure.testing.fake_model.script import Later, Lines, Said, Script, is_answer
 from perdure.testing.fake_model.words import Disconnection, Refusal, Reply, Silence, Stream, reply
 
 SHOWN_CHARS_MAX = 120
@@ -31,6 +32,7 @@ class Request:
     """The key of the step that asks; None outside of a run."""
     attempt: int
     """Which try of the step it is; 1 outside of a run."""
+    step_name: str | None = None
 
     @cached_property
     def text(self) -> str:
@@ -43,18 +45,10 @@ class Request:
         """The same for the same messages and options."""
         return digest64((self.messages, dict(self.options)))
 
-    @property
-    def step_names(self) -> tuple[str, ...]:
-        """What a script may call the step: its key, or the name in it."""
-        if self.step is None:
-            return ()
-        bare = self.step.removeprefix("=")
-        return self.step, bare, bare.rpartition("/")[2].partition("#")[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request and what was said to it; None where the script had nothing."""
+    """A request and what was said to it; None where the script had nothing, or its async line is not made yet."""
 
     number: int
     request: Request
@@ -95,7 +89,7 @@ class FakeModel:
 
     async def complete(self, messages: Any = None, **options: Any) -> Reply:
         """The whole reply at once."""
-        said = self._ask(messages, options)
+        said = await self._asked(messages, options)()
         await _delay(said)
         return await _whole(said)
 
@@ -105,7 +99,7 @@ class FakeModel:
     def stream(self, messages: Any = None, **options: Any) -> Streaming:
         """The reply piece by piece: `async for text in model.stream(...)`. The model is asked here, not when the first
         piece is."""
-        return Streaming(self._ask(messages, options))
+        return Streaming(self._asked(messages, options))
 
     def serve(self, port: int = 0) -> AbstractAsyncContextManager[str]:
         """The same behind an OpenAI-compatible endpoint: `async with model.serve() as base_url:`"""
@@ -113,37 +107,61 @@ class FakeModel:
 
         return served(self, port)
 
-    def ask(self, request: Request) -> Said:
+    async def ask(self, request: Request) -> Said:
         """What the script says to a request, as a word and not as its effect. Counts as a call."""
+        return await self._ask(request)()
+
+    def _asked(self, messages: Any, options: dict[str, Any]) -> Callable[[], Awaitable[Said]]:
+        here = frame.get()
+        return self._ask(request_of(messages, options, here=here if isinstance(here, StepFrame) else None))
+
+    def _ask(self, request: Request) -> Callable[[], Awaitable[Said]]:
+        """Count the call and take its line; what comes back is called to hear it (only an async line takes time)."""
         said = self._script.next(request)
-        self.calls.append(Call(len(self.calls) + 1, request, said))
+        call = Call(len(self.calls) + 1, request, said if isinstance(said, Said) else None)
+        self.calls.append(call)
         if said is None:
             raise self._unscripted(request)
-        return said
+        return functools.partial(self._settle, call, said)
 
-    def _ask(self, messages: Any, options: dict[str, Any]) -> Said:
-        here = frame.get()
-        step, attempt = (here.key, here.attempt) if isinstance(here, StepFrame) else (None, 1)
-        return self.ask(request_of(messages, options, step=step, attempt=attempt))
+    async def _settle(self, call: Call, said: Said | Later) -> Said:
+        if isinstance(said, Later):
+            said = await self._script.settle(said)
+            self.calls[call.number - 1] = replace(call, said=said)
+        return said
 
     def _unscripted(self, request: Request) -> Unscripted:
         number = len(self.calls)
         by = "outside of a step" if request.step is None else f"by step {request.step!r}, try {request.attempt}"
         asked = request.text if len(request.text) <= SHOWN_CHARS_MAX else request.text[:SHOWN_CHARS_MAX] + "…"
-        if self._script.steps is not None:
-            why = f"the script is by step, and knows {', '.join(sorted(self._script.steps))}"
-        else:
-            said = sum(call.said is not None for call in self.calls)
-            why = f"all its lines are said ({said} so far)" if said else "the script is empty"
-        answered = (call for call in self.calls if call.said is not None and is_answer(call.said.word))
-        before = next((call.number for call in answered if call.request.digest == request.digest), None)
-        again = (
-            f". Call {before} asked the same: a body that is repeated asks again, and FakeModel(…, by_request=True) "
-            "gives it the same reply"
-            if before is not None and not self._script.by_request
-            else ""
-        )
+        why, again = self._why_not(), self._hint(request)
         return Unscripted(f"call {number} of the fake model is not scripted: {why}. It was made {by}: {asked!r}{again}")
+
+    def _why_not(self) -> str:
+        """Why the script has nothing to say."""
+        script = self._script
+        if script.steps is not None:
+            return f"the script is by step, and knows {', '.join(sorted(script.steps)) or 'none'}"
+        said = sum(call.said is not None for call in self.calls)
+        if script.whens and not script.ordered:
+            return "none of its when(…) lines is for this message, or for any more of them"
+        why = f"all its lines are said ({said} so far)" if said else "the script is empty"
+        return f"{why}, and none of its when(…) lines is for this message" if script.whens else why
+
+    def _hint(self, request: Request) -> str:
+        """What to write for a call that was made before."""
+        if self._script.steps is not None:
+            return ""
+        same = [call for call in self.calls[:-1] if call.said is not None and call.request.digest == request.digest]
+        answered = [call for call in same if call.said is not None and is_answer(call.said.word)]
+        if answered and not self._script.by_request:
+            return (
+                f". Call {answered[0].number} asked the same: a body that is repeated asks again, and FakeModel(…, "
+                "by_request=True) gives it the same reply, as does a script by step, FakeModel({'step': …})"
+            )
+        if same and not answered:
+            return f". Call {same[0].number} asked the same and failed: the script needs a line for the next try"
+        return ""
 
     def __repr__(self) -> str:
         return f"<fake model, asked {self.count} times>"
@@ -152,9 +170,9 @@ class FakeModel:
 class Streaming:
     """A reply on its way: an async iterator over its pieces of text. `reply` is the whole, once it is."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, hear: Callable[[], Awaitable[Said]]) -> None:
         self.reply: Reply | None = None
-        self._pieces = self._say(said)
+        self._pieces = self._say(hear)
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._pieces
@@ -162,7 +180,8 @@ class Streaming:
     async def __anext__(self) -> str:
         return await anext(self._pieces)
 
-    async def _say(self, said: Said) -> AsyncIterator[str]:
+    async def _say(self, hear: Callable[[], Awaitable[Said]]) -> AsyncIterator[str]:
+        said = await hear()
         await _delay(said)
         pieces = said.word.pieces if isinstance(said.word, Stream) else ()
         for piece in pieces:
@@ -174,13 +193,15 @@ class Streaming:
         self.reply = whole
 
 
-def request_of(messages: Any, options: dict[str, Any], *, step: str | None = None, attempt: int = 1) -> Request:
-    """A request from what a client's method was called with."""
+def request_of(messages: Any, options: dict[str, Any], *, here: StepFrame | None = None) -> Request:
+    """A request from what a client's method was called with, in the body of this step."""
     options = dict(options)
     for name in ("messages", "input", "prompt"):
         if messages is None and name in options:
             messages = options.pop(name)
-    return Request(_kept(messages), _kept(options), step, attempt)
+    if here is None:
+        return Request(_kept(messages), _kept(options), None, 1)
+    return Request(_kept(messages), _kept(options), here.key, here.attempt, here.name)
 
 
 def _kept(value: Any) -> Any:

@@ -7,10 +7,12 @@ ever after. Failures are never remembered: what is tried again should get on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
+from perdure.core.keys import meant
 from perdure.errors import UsageError
 from perdure.testing.fake_model.words import (
     Disconnection,
@@ -23,6 +25,7 @@ from perdure.testing.fake_model.words import (
     ToolCall,
     When,
     Word,
+    checked_line,
     reply,
 )
 
@@ -40,6 +43,15 @@ class Said:
     delay_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A line that an async function of the script is still to make."""
+
+    line: Awaitable[Any]
+    request: Request
+    delay_s: float
+
+
 class Script:
     """The lines of a fake model, and how far it is in them."""
 
@@ -47,16 +59,20 @@ class Script:
         self.steps: dict[str, list[Line]] | None = None
         everything: list[Line | When] = []
         if isinstance(lines, Mapping):
+            if odd := [name for name in lines if not isinstance(name, str)]:
+                raise UsageError(f"a script by step is a dict of step names or keys; {odd[0]!r} is none")
             self.steps = {name: _plain_lines(name, some) for name, some in lines.items()}
         else:
             everything = _listed(lines)
         self.whens = [line for line in everything if isinstance(line, When)]
         self.queue = [line for line in everything if not isinstance(line, When)]
+        self.ordered = bool(self.queue)
+        """Whether it has lines that are said in order."""
         self.by_request = by_request
         self._answered: dict[int, Said] = {}
         self._times = [0] * len(self.whens)
 
-    def next(self, request: Request) -> Said | None:
+    def next(self, request: Request) -> Said | Later | None:
         """What is said to this request; None where the script says nothing."""
         identity = request.digest
         if self.by_request and identity in self._answered:
@@ -64,9 +80,17 @@ class Script:
         line = self._line(request)
         if line is None:
             return None
-        said = _said(line, request)
-        if self.by_request and is_answer(said.word):
-            self._answered[identity] = said
+        return self._kept(_said(line, request), request)
+
+    async def settle(self, said: Said | Later) -> Said:
+        """What is said, when an async function has said what."""
+        while isinstance(said, Later):
+            said = self._kept(_said(await said.line, said.request, said.delay_s), said.request)
+        return said
+
+    def _kept(self, said: Said | Later, request: Request) -> Said | Later:
+        if self.by_request and isinstance(said, Said) and is_answer(said.word):
+            self._answered[request.digest] = said
         return said
 
     def _line(self, request: Request) -> Line | None:
@@ -81,10 +105,11 @@ class Script:
     def _line_of_step(self, request: Request) -> Line | None:
         """The line for this try of this step. The last one stands for all that follow."""
         assert self.steps is not None
-        for name in request.step_names:
-            if lines := self.steps.get(name):
-                return lines[min(request.attempt, len(lines)) - 1]
-        return None
+        name = None if request.step is None else meant(self.steps, key=request.step, name=request.step_name or "")
+        if name is None:
+            return None
+        lines = self.steps[name]
+        return lines[min(request.attempt, len(lines)) - 1]
 
 
 def is_answer(word: Word) -> bool:
@@ -93,9 +118,8 @@ def is_answer(word: Word) -> bool:
 
 
 def _listed(lines: Lines) -> list[Line | When]:
-    if isinstance(lines, Sequence) and not isinstance(lines, str):
-        return list(lines)
-    return [lines]
+    listed: list[Any] = list(lines) if isinstance(lines, Sequence) and not isinstance(lines, str) else [lines]
+    return [line if isinstance(line, When) else checked_line(line) for line in listed]
 
 
 def _plain_lines(name: str, lines: Lines) -> list[Line]:
@@ -106,20 +130,21 @@ def _plain_lines(name: str, lines: Lines) -> list[Line]:
     return plain
 
 
-def _said(line: Any, request: Request) -> Said:
+def _said(line: Any, request: Request, delay_s: float = 0.0) -> Said | Later:
     """A line as a word, whatever stands for it: a text, a function, a slow one."""
-    delay_s = 0.0
     while not isinstance(line, Reply | Stream | Refusal | Silence | Disconnection | BaseException):
         match line:
             case str() | ToolCall():
                 line = reply(line)
-            case Slow(seconds, then):
-                delay_s += seconds
+            case Slow(by_s, then):
+                delay_s += by_s
                 line = then
-            case _ if callable(line):
+            case _ if inspect.isawaitable(line):
+                return Later(line, request, delay_s)
+            case _ if callable(line) and not isinstance(line, type):
                 line = line(request)
             case _:
-                raise UsageError(f"{line!r} is no line of a script; write reply(…), error(…), a text, or a function")
+                line = checked_line(line)
     return Said(_numbered(line, request.digest), delay_s)
 
 

@@ -77,21 +77,25 @@ class _Endpoint:
         await asyncio.gather(*self._conversations, return_exceptions=True)
 
     async def _answer(self, reader: asyncio.StreamReader, answer: _Answer) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, path, _ = head[0].split(" ", 2)
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        try:
+            method, path, raw = await _heard(reader)
+        except (ValueError, asyncio.LimitOverrunError):
+            return  # that was not HTTP
         if (method, path.rstrip("/")[-7:]) == ("GET", "/models"):
             await answer.whole(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         elif method != "POST" or not path.endswith("/chat/completions"):
             await answer.error(404, f"the fake model has no {method} {path}; it has POST /v1/chat/completions")
         else:
-            await self._complete(json.loads(raw), reader, answer)
+            body = _document(raw)
+            if body is None:
+                await answer.error(400, "the body of a request is a JSON object")
+            else:
+                await self._complete(body, reader, answer)
 
     async def _complete(self, body: dict[str, Any], reader: asyncio.StreamReader, answer: _Answer) -> None:
         streams = bool(body.pop("stream", False))
         try:
-            said = self.model.ask(request_of(body.pop("messages", None), body))
+            said = await self.model.ask(request_of(body.pop("messages", None), body))
         except Unscripted as error:
             await answer.error(400, str(error))
             return
@@ -119,6 +123,22 @@ class _Endpoint:
                 await answer.error(500, f"{type(raised).__name__}: {raised}")
             case _:
                 assert_never(said.word)
+
+
+async def _heard(reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
+    """A request's method, path and body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    method, path, _ = head[0].split(" ", 2)
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+    return method, path, await reader.readexactly(int(headers.get("content-length", 0)))
+
+
+def _document(raw: bytes) -> dict[str, Any] | None:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
 
 
 class _Answer:

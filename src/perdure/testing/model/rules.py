@@ -42,7 +42,7 @@ class Rules:
     unsure_gives_back: bool = True
     """A worker whose claim was not answered, or whose execution broke off, gives back what it does not execute."""
     give_back_shuts_out_claims: bool = True
-    """A claim that was sent before its worker gave back, and arrives after it, takes nothing (its ticket is too low)."""
+    """A claim that was sent before its worker gave back, and arrives after it, takes nothing: its ticket is too low."""
     dead_stays_dead: bool = True
     """A renewal extends the lease of an alive row only."""
     unanswered_is_sent_again: bool = True
@@ -52,8 +52,8 @@ class Rules:
     own_work_is_not_repeated: bool = True
     """A commit that finds its own work done writes nothing."""
     ends_compare_again: bool = True
-    """A commit that ends a slice compares the run's row once more, under the run's own lock. (In the code a commit that is
-    sent again waits until its first copy is not under way any more, which comes to the same.)"""
+    """A commit that ends a slice compares the run's row once more, under the run's own lock. (In the code a commit that
+    is sent again waits until its first copy is not under way any more, which comes to the same.)"""
     told_after_commit: bool = True
     """A client hears of an end when the end is on disk."""
     release_keeps_fence: bool = True

@@ -10,7 +10,8 @@ The app's own agents are executed by the real runtime, on a store in memory; not
 A fault names a step and a moment. `crash_after` ends the worker's process as `kill -9` would, and another one goes on.
 Virtual time passes only when everybody waits, and then at once: a retry in an hour takes no time.
 
-`faults.py` has the words, `rehearsal.py` the world (on `perdure.testing.simulation`).
+`faults.py` has the words, `cast.py` the apps and agents, `rehearsal.py` the world (on `perdure.testing.simulation`) and
+`backstage.py` what it stands on; `alarm.py` wakes workers for what becomes due, `standing.py` says what did not end.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from perdure.testing.rehearsal.faults import (
     slow_step,
 )
 from perdure.testing.rehearsal.rehearsal import Execution, Rehearsal, rehearse
+from perdure.testing.rehearsal.standing import NeverEnded
 
 __all__ = [
     "Execution",
     "Fault",
+    "NeverEnded",
     "Rehearsal",
     "answer_step",
     "crash_after",

@@ -1,31 +1,62 @@
-"""What stands behind a stage: where its processes get their connections, and who keeps their leases."""
+"""What stands behind a stage: where its processes get their connections, who keeps their leases, and what `def` steps
+run in."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Container
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar, cast
 
 from perdure.errors import UsageError
+from perdure.runtime.body_threads import BodyThreads, Job
 from perdure.store.protocol import Store
+from perdure.testing.simulation.inline import InlineExecutor, InlinePools, InlineThreads
 from perdure.testing.simulation.loop import VirtualLoop
-from perdure.testing.simulation.wire import Database
+from perdure.testing.simulation.wire import Database, RemoteStore, Request
 from perdure.testing.simulation.world import Process
+
+T = TypeVar("T")
 
 
 class Crossroads:
-    """The app's store while it is on stage: each process that opens it gets its own connection."""
+    """An app's store while it is on stage: each process that opens it gets its own connection."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, app: str, database: Database, leaving: Container[Process]) -> None:
+        self._app = app
         self._database = database
+        self._leaving = leaving
         self.url = "memory://rehearsal"
 
     def clone(self) -> Store:
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
         if not isinstance(loop, VirtualLoop) or not isinstance(loop.owner, Process):
             raise UsageError(
-                "this app is on stage in a rehearsal; use it in the stage's own `run` or `play`, not outside of them"
+                f"app {self._app} is on stage in a rehearsal; use it in the stage's own `run` or `play`, not outside "
+                "of them"
             )
-        return self._database.connect(loop.owner)
+        if loop.owner.world is not self._database.world:
+            raise UsageError(
+                f"app {self._app} is on another stage than the one that it was used on; put both apps on one: "
+                "rehearse(..., apps=[that_app])"
+            )
+        return cast(Store, Connection(self._database, loop.owner, self._leaving))
+
+
+class Connection(RemoteStore):
+    """A process's connection. A worker that has been replaced gets no more runs through it."""
+
+    def __init__(self, database: Database, process: Process, leaving: Container[Process]) -> None:
+        super().__init__(database, process)
+        self._leaving = leaving
+
+    def clone(self) -> Connection:
+        return Connection(self.database, self.process, self._leaving)
+
+    async def do(self, request: Request) -> Any:
+        if request.verb == "claim" and self.process in self._leaving:
+            return []
+        return await super().do(request)
 
 
 class Nobody:
@@ -39,3 +70,33 @@ class Nobody:
 
     async def stop(self) -> None:
         pass
+
+
+class StagePools(InlinePools):
+    """What `def` steps run in: at once and to their end, on a thread that is, to them, without an event loop. So they
+    may have one of their own, as `asyncio.run` makes it."""
+
+    def threads(self) -> BodyThreads:
+        return _Threads()
+
+    def processes(self) -> Executor:
+        return _Processes()
+
+
+class _Threads(InlineThreads):
+    def submit(self, call: Callable[[], Any]) -> Job:
+        return super().submit(lambda: _off_loop(call))
+
+
+class _Processes(InlineExecutor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(lambda: _off_loop(lambda: fn(*args, **kwargs)))
+
+
+def _off_loop(call: Callable[[], T]) -> T:
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return call()
+    finally:
+        asyncio._set_running_loop(loop)

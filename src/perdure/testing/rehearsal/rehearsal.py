@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
@@ -15,27 +16,32 @@ from perdure.app import App
 from perdure.client.handles import Handle
 from perdure.core.changes import AppendCheckpoint
 from perdure.core.durations import seconds
+from perdure.core.keys import meant
 from perdure.core.limits import RECOVERIES_MAX
-from perdure.core.records import Run, run_id
+from perdure.core.records import run_id, worker_id
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.frames import StepFrame
-from perdure.runtime.settings import worker_settings
+from perdure.runtime.settings import WorkerSettings, worker_settings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
-from perdure.testing.rehearsal.backstage import Crossroads, Nobody
-from perdure.testing.rehearsal.faults import Fault, Moment
+from perdure.testing.answers import answered
+from perdure.testing.rehearsal.alarm import Alarm
+from perdure.testing.rehearsal.backstage import Crossroads, Nobody, StagePools
+from perdure.testing.rehearsal.cast import Cast, check_apps, check_deployment, own_agents
+from perdure.testing.rehearsal.faults import Fault, Moment, checked, idle
+from perdure.testing.rehearsal.standing import Circle, NeverEnded, Standing, lasting
 from perdure.testing.simulation.wire import Database, Request
-from perdure.testing.simulation.world import Process, World
+from perdure.testing.simulation.world import Process, Stuck, World
 
 T = TypeVar("T")
 
 LEASE_S: Final = 30 * 365 * 86_400.0
 """Nobody renews here: a death is told at once, and no rehearsal lasts longer."""
-POLL_S: Final = 86_400.0
-"""Hints are never lost here; looks are for what becomes due by itself."""
+POLL_S: Final = 30 * 86_400.0
+"""Hints are never lost here, and the alarm tells of what becomes due by itself: nobody need look."""
 SPAWN_S: Final = 0.1
 """After how long a new worker takes the place of one that died."""
 WITHIN: Final = "30d"
@@ -43,7 +49,7 @@ WITHIN: Final = "30d"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A step's body that began."""
+    """A step's body that began, or what a fault put in its place."""
 
     step: str
     key: str
@@ -54,17 +60,21 @@ class Execution:
     at: datetime
 
 
-class NeverEnded(AssertionError):
-    """What was waited for did not happen within the (virtual) time given; the message says where everything stands."""
-
-
 @contextmanager
-def rehearse(app: App, *faults: Fault, deployment: str = "rehearsal", seed: int = 0) -> Iterator[Rehearsal]:
+def rehearse(
+    app: App, *faults: Fault, apps: Iterable[App] = (), deployment: str = "rehearsal", seed: int = 0
+) -> Iterator[Rehearsal]:
     """Put the app's agents on a stage of their own until the block ends: no store, no time and no process of the real
-    world. `seed`: other interleavings of what happens at the same moment."""
+    world. `apps`: others that its agents or scenes use, on the same stage. `deployment`: the version of the worker's
+    code. `seed`: other interleavings of what happens at the same moment."""
+    others = check_apps(app, apps)
+    if type(seed) is not int:
+        raise UsageError(f"seed={seed!r} is not a whole number, such as seed=1")
+    stage = Rehearsal(
+        app, tuple(map(replace, checked(faults))), deployment=check_deployment(deployment), seed=seed, apps=others
+    )
     state = random.getstate()
     random.seed(seed)
-    stage = Rehearsal(app, faults, deployment=deployment, seed=seed)
     try:
         with stage._set():
             yield stage
@@ -80,12 +90,17 @@ class Rehearsal:
     faults: tuple[Fault, ...]
     deployment: str
     seed: int
+    apps: tuple[App, ...] = ()
     executions: list[Execution] = field(default_factory=list)
     """Every body that began, in order."""
     crashes: int = 0
     """Worker processes that died."""
     _names: dict[tuple[int, int, str], str] = field(default_factory=dict, repr=False)
     """By run, super-step and key, the name of the step: a key need not show it."""
+    _leaving: set[Process] = field(default_factory=set, repr=False)
+    """Workers that have been replaced."""
+    _passing: bool = field(default=False, repr=False)
+    _over: bool = field(default=False, repr=False)
 
     # -- the play --------------------------------------------------------------------------------------------
 
@@ -103,18 +118,29 @@ class Rehearsal:
     def play(self, scene: Callable[[], Coroutine[Any, Any, T]], *, within: float | str | timedelta = WITHIN) -> T:
         """Call this async function as a client of the app would, in virtual time, and return what it returns:
         `await app.start(...)`, `await handle.result()`, `await asyncio.sleep(3600)`."""
+        limit_s = seconds(within, what="a duration for within=")
+        self._check_time_can_pass("play")
+        given: object = scene
+        if not callable(given):
+            if inspect.iscoroutine(given):
+                given.close()
+            raise UsageError(f"play takes an async function, such as play(scene), and calls it itself; not {given!r}")
         client = self._world.process(f"client {len(self._world.processes)}")
         task = client.loops[0].create_task(self._act(scene))
-        limit_s = seconds(within)
-        if not self._world.run(task.done, deadline_s=limit_s):
-            raise NeverEnded(f"not over after {limit_s:g} s of virtual time; {self._standing()}")
-        client.kill()
+        try:
+            ended = self._pass(task.done, limit_s)
+        finally:
+            client.kill()
+        if not ended:
+            raise NeverEnded(f"not over after {lasting(limit_s)} of virtual time; {self._standing()}")
         result: T = task.result()
         return result
 
     def advance(self, by: float | str | timedelta) -> None:
         """Let virtual time pass."""
-        self._world.run(lambda: False, deadline_s=seconds(by))
+        amount_s = seconds(by)
+        self._check_time_can_pass("advance")
+        self._pass(lambda: False, amount_s)
 
     @property
     def now(self) -> datetime:
@@ -125,24 +151,29 @@ class Rehearsal:
 
     def crash(self) -> None:
         """End the worker's process now; another one takes its place."""
+        self._check_set("crash")
         self._crash(self._worker)
 
     def deploy(self, deployment: str, agents: Mapping[str, Agent[..., Any]] | App | None = None) -> None:
-        """Let a worker with this version's code take the place of the present one, which is drained: other agents under
-        the same names, or the same. Runs stay pinned to the version they began under."""
-        old = self._worker
+        """Let a worker with this version's code take the place of the present one: other agents under the same names,
+        or the same. From now on the old one claims nothing and is drained. Runs stay pinned to the version they began
+        under; an app given here is on the stage from now on."""
+        self._check_set("deploy")
+        check_deployment(deployment)
         if agents is not None:
-            self._agents = agents.agents if isinstance(agents, App) else dict(agents)
+            self._cast.recast(agents)
         self.deployment = deployment
+        self._leaving.add(self._worker)
+        self._dismiss(self._worker)
         self._hire()
-        if old.worker is not None:
-            old.loops[0].call_soon_threadsafe(old.worker.stop)
 
     # -- what has happened -----------------------------------------------------------------------------------
 
     def count(self, step: str) -> int:
-        """How often a body of this step (by name, or by key) began."""
-        return sum(step in (each.step, each.key) for each in self.executions)
+        """How often a body of this step (by name, or by key) began; 0 if none has."""
+        if not isinstance(step, str) or not step:
+            raise UsageError(f'count takes the name or the key of a step, such as "search", not {step!r}')
+        return sum(meant((step,), key=each.key, name=each.step) is not None for each in self.executions)
 
     def keys(self) -> list[str]:
         """The keys of all bodies that began, in order, as they began."""
@@ -152,81 +183,125 @@ class Rehearsal:
 
     @contextmanager
     def _set(self) -> Iterator[None]:
+        own_agents(self.app)
         self._world = World(self.seed)
-        self._agents = dict(self.app.agents)
-        if not self._agents:
-            raise UsageError(f"app {self.app.name} has no agents to rehearse; decorate one with @app.agent")
         self._root = MemoryStore(now_us=self._world.wall_us)
         self._database = Database(self._world, self._root, witness=cast(Any, self))
+        self._alarm = Alarm(self._database.loop, self._root._data)
         opening = self._database.loop.create_task(self._root.open())
         self._world.run(opening.done, deadline_s=1.0)
-        if isinstance(self.app._store, Crossroads):
-            raise UsageError(f"app {self.app.name} is on a stage already; end that rehearsal first")
-        before = self.app.use_store(cast(Store, Crossroads(self._database)))
+        with Cast(self.app, self.apps, self._store_of) as self._cast:
+            self._cast.enter(self.app, *self.apps)
+            try:
+                self._hire()
+                yield
+                self._check_faults()
+            finally:
+                self._over = True
+                self._world.close()
+
+    def _store_of(self, app: App) -> Store:
+        return cast(Store, Crossroads(app.name, self._database, self._leaving))
+
+    def _check_set(self, verb: str) -> None:
+        if self._over:
+            raise UsageError(f"this rehearsal is over; {verb} inside of its `with` block")
+
+    def _check_time_can_pass(self, verb: str) -> None:
+        self._check_set(verb)
+        if self._passing:
+            raise UsageError(
+                f"{verb} was called in a scene or an agent of this stage, where time is passing already: there, "
+                "`await app.start(...)`, `await handle.result()` and `await asyncio.sleep(...)`"
+            )
+
+    def _pass(self, until: Callable[[], bool], limit_s: float) -> bool:
+        """Let everybody go on until the condition holds (True), or for so long (False)."""
+        circle = Circle(self._world, self._database, self.executions)
+
+        def over() -> bool:
+            circle.look()
+            return until()
+
+        self._passing = True
         try:
-            self._hire()
-            yield
-            self._check_faults()
+            return self._world.run(over, deadline_s=limit_s)
+        except (NeverEnded, Stuck) as stuck:
+            raise NeverEnded(f"{stuck}; {self._standing()}") from None
         finally:
-            self._world.close()
-            self.app.use_store(before)
+            self._passing = False
 
     def _hire(self) -> None:
         """Start a worker process."""
-        process = self._worker = self._world.process(f"worker {len(self._world.processes)}")
-        process.around_body = functools.partial(self._around_body, process)
-        process.start(self._work(process, self.deployment, self._agents))
-
-    async def _work(self, process: Process, deployment: str, agents: Mapping[str, Agent[..., Any]]) -> None:
-        client = await self.app._client()
-        settings = worker_settings(
-            name=process.name, deployment=deployment, lease_s=LEASE_S, poll_s=POLL_S,
+        agents = self._cast.agents
+        name = f"worker {len(self._world.processes)}"
+        self._settings = settings = worker_settings(
+            name=name, deployment=self.deployment, lease_s=LEASE_S, poll_s=POLL_S,
             queues=sorted({agent.settings.queue for agent in agents.values()}), grace_s=60.0,
         )  # fmt: skip
+        process = self._world.process(name)
+        self._worker: Process = process
+        process.around_body = functools.partial(self._around_body, process)
+        process.start(self._work(process, settings, agents))
+
+    def _dismiss(self, process: Process) -> None:
+        if process.worker is not None and process.alive:
+            process.loops[0].call_soon_threadsafe(process.worker.stop)
+
+    async def _work(self, process: Process, settings: WorkerSettings, agents: Mapping[str, Agent[..., Any]]) -> None:
+        await self._open_apps()
+        client = await self.app._client()
         process.worker = Worker(
             client.store, agents, settings=settings, durability=self.app.durability, on_ended=client.ended,
-            surroundings=process.surroundings(beside=Nobody),
+            surroundings=replace(process.surroundings(beside=Nobody), pools=StagePools),
         )  # fmt: skip
+        if process in self._leaving:
+            self._dismiss(process)
         async with process.worker:
             await process.worker.stopped()
-        await self.app.close()
+        await self._close_apps()
 
     async def _act(self, scene: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        (await self.app._client()).poll_s = POLL_S
+        await self._open_apps()
         try:
-            return await scene()
+            acting = scene()
+            if not inspect.isawaitable(acting):
+                raise UsageError(
+                    f"play takes an async function; {scene!r} returned {acting!r}, which cannot be awaited"
+                )
+            return await acting
         finally:
-            await self.app.close()
+            await self._close_apps()
+
+    async def _open_apps(self) -> None:
+        for app in self._cast.apps:
+            (await app._client()).poll_s = POLL_S
+
+    async def _close_apps(self) -> None:
+        for app in self._cast.apps:
+            await app.close()
 
     async def _around_body(
         self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
     ) -> Any:
-        claimed, name = at.super_step.claimed, step.settings.name
-        worker = f"w{at.super_step.host.worker}"
-        self._names[claimed.run, at.super_step.number, at.key] = name
-        self.executions.append(
-            Execution(name, at.key, run_id(claimed.run), at.super_step.number, at.attempt, worker, self.now)
-        )
+        super_step, name = at.super_step, step.settings.name
+        run, number, worker = super_step.claimed.run, super_step.number, worker_id(super_step.host.worker)
+        self._names[run, number, at.key] = name
+        self.executions.append(Execution(name, at.key, run_id(run), number, at.attempt, worker, self.now))
         for fault in self._striking(Moment.BEFORE, name, at.key):
             await asyncio.sleep(fault.delay_s)
             if fault.crashes:
                 await self._die(process)
-        value: Any = None
         instead = self._striking(Moment.INSTEAD, name, at.key)
-        if not instead:
-            value = await body()
-        elif instead[0].error is not None:
-            raise instead[0].error
-        else:
-            value = self._answer(instead[0], body)
+        value = await self._answer(instead[0], body) if instead else await body()
         if any(fault.crashes for fault in self._striking(Moment.IN, name, at.key)):
             await self._die(process)
         return value
 
-    def _answer(self, fault: Fault, body: Callable[[], Awaitable[Any]]) -> Any:
-        assert fault.answer is not None and isinstance(body, functools.partial)
+    async def _answer(self, fault: Fault, body: Callable[[], Awaitable[Any]]) -> Any:
+        assert isinstance(body, functools.partial)
         args, kwargs = body.args[-2:]
-        return fault.answer(*args, **kwargs)
+        return await answered(fault.answer, args, kwargs)
 
     def _striking(self, moment: Moment, name: str, key: str) -> list[Fault]:
         """Every fault counts, also while another one strikes."""
@@ -234,10 +309,11 @@ class Rehearsal:
 
     async def saw(self, request: Request, answer: Any) -> None:
         """The database has done this (`Witness`)."""
+        self._alarm.set()
         if request.verb != "commit" or isinstance(answer, Exception) or not answer.alive:
             return
         for change in request.args[1]:
-            if isinstance(change, AppendCheckpoint) and change.run not in answer.lost:
+            if isinstance(change, AppendCheckpoint) and change.run not in answer.lost | answer.refused.keys():
                 name = self._names.get((change.run, change.super_step, change.key), "")
                 if self._striking(Moment.AFTER, name, change.key):
                     self._crash(request.caller.process)
@@ -263,22 +339,12 @@ class Rehearsal:
 
     def _check_faults(self) -> None:
         """A fault that never struck proves nothing: its step is misspelt, or was never reached."""
-        idle = [fault for fault in self.faults if not fault.struck]
-        if idle:
-            seen = sorted({each.step for each in self.executions})
-            raise AssertionError(
-                f"these never happened: {', '.join(f'{each.moment.value} {each.step!r}' for each in idle)}; steps that "
-                f"were executed: {', '.join(seen) or 'none'}"
-            )
+        if words := idle(self.faults, [(each.step, each.key) for each in self.executions]):
+            raise AssertionError(words)
 
-    def _standing(self) -> str:
+    def _standing(self) -> Standing:
         """Where every run stands, in words."""
-        rows = [row for row in self._root._data.runs.values() if row.ended_at is None]
-        return "; ".join(_stands(row) for row in rows) or "every run has ended"
-
-
-def _stands(row: Run) -> str:
-    """Where an unfinished run stands."""
-    pinned = f", pinned to {row.deployment}" if row.deployment is not None else ""
-    why = f" ({row.reason}: {row.detail})" if row.reason else ""
-    return f"{run_id(row.id)} of {row.agent} is {row.state}{pinned}{why}"
+        settings = self._settings
+        return Standing(
+            self._root._data, self._cast.agents, settings.queues, settings.deployment, tuple(self.executions)
+        )

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
+import functools
 import random
 import reprlib
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.clock import SYSTEM_CLOCK, Clock
 from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, bytes_of
-from perdure.core.display import divergence
+from perdure.core.digests import digest64
 from perdure.core.endings import Again, Ending, HandedBack
 from perdure.core.journal import Journal
-from perdure.core.keys import Scope
+from perdure.core.keys import Scope, meant
+from perdure.core.limits import SUPER_STEPS_AHEAD_MAX
 from perdure.core.records import Blob, Checkpoint, Claimed
 from perdure.core.retry import Retry
 from perdure.runtime.agent import Agent
@@ -36,6 +36,8 @@ from perdure.runtime.superstep import SuperStep
 from perdure.runtime.surroundings import AroundBody
 from perdure.runtime.trust import Trust
 from perdure.store.protocol import Store
+from perdure.testing.answers import answered
+from perdure.testing.replaying.report import Finding
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -46,7 +48,8 @@ Answers = Mapping[str, Any]
 exception that it raises."""
 
 QUIET_S: Final = 0.05
-"""So long nothing may move before a super-step that waits for a step is closed. What is on record takes no time."""
+"""So long (of virtual time) nothing may move before a super-step that waits for a step is closed. What is on record
+takes no time."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -57,8 +60,8 @@ class Diverged:
     """A step on record, called with other arguments."""
 
     record: Checkpoint
+    name: str
     call: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,10 @@ class Fresh:
     key: str
     call: str
     answered: bool
-    outside: bool = False
+    outside: Finding | None = None
+    """What it is, if it is no step."""
+    digest: int = 0
+    """Of its arguments; 0 where they do not matter."""
 
 
 class Shelf:
@@ -115,7 +121,7 @@ class RecordedClock:
         self._at_us = at_us
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     def wall_us(self) -> int:
         return self._at_us
@@ -128,20 +134,22 @@ class ReplayHost:
     deployment: str
     clock: Clock
     store: Store
+    deadlines: Deadlines
     worker: int = 0
     durability: Durability = "async"
     draining: bool = False
     committer: GroupCommit[Change, CommitOutcome] = field(default_factory=Unwritten)
     trust: Trust = field(default_factory=lambda: Trust(SYSTEM_CLOCK, float("inf")))
     pools: Pools = field(default_factory=Pools)
-    deadlines: Deadlines = field(default_factory=lambda: Deadlines(SYSTEM_CLOCK))
     random: random.Random = field(default_factory=lambda: random.Random(0))
     around_body: AroundBody | None = None
+    ahead_max: int = SUPER_STEPS_AHEAD_MAX
 
 
 def host_for(deployment: str | None, at_us: int, shelf: Shelf) -> ReplayHost:
-    """The host for one super-step that was recorded then."""
-    return ReplayHost(deployment or "", RecordedClock(at_us), shelf.as_store)
+    """The host for one super-step that was recorded then; made on the loop that plays it."""
+    clock = RecordedClock(at_us)
+    return ReplayHost(deployment or "", clock, shelf.as_store, Deadlines(clock))
 
 
 class WatchedJournal(Journal):
@@ -168,14 +176,22 @@ class ReplaySuperStep(SuperStep):
         self.fresh: dict[str, Fresh] = {}
         self.stopped = False
         """It was closed where it waits for something that is not on record."""
-        self.stuck = False
-        """It was closed because it did not end."""
+        self.stuck = ""
+        """Why it was closed before its end: it did not come to one."""
+        self.waits_at: list[str] = []
+        """Where it was then."""
+        self.names: set[str] = set()
+        """What was called."""
+        self.moves = 0
+        """Grows with every call of a step."""
+        self._name = ""
         self._answers = answers
-        self._moves = 0
         self._looking: asyncio.TimerHandle | None = None
 
     async def call(self, step: Step[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._moves += 1
+        self.moves += 1
+        self.names.add(step.settings.name)
+        self._name = step.settings.name  # up to the look at its record, nobody else is called
         return await super().call(self._stand_in(step), scope, args, kwargs)
 
     def record_value(
@@ -186,7 +202,8 @@ class ReplaySuperStep(SuperStep):
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
     ) -> Any:
-        self._moves += 1
+        self.moves += 1
+        self.names.add(name)
         made = (lambda: self._answers[name]) if name in self._answers else make
         return super().record_value(name, scope, made, encode, decode)
 
@@ -197,7 +214,7 @@ class ReplaySuperStep(SuperStep):
         return super().append(key, digest, attempt, payload, failed=failed, started_at=started_at)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
-        self._moves += 1
+        self.moves += 1
         super().adopt(task)
 
     async def wait_for(self, fresh: Fresh) -> Any:
@@ -205,13 +222,14 @@ class ReplaySuperStep(SuperStep):
         self.fresh[fresh.key] = fresh
         loop = asyncio.get_running_loop()
         if self._looking is None:
-            self._looking = loop.call_later(QUIET_S, self._look, self._moves)
+            self._looking = loop.call_later(QUIET_S, self._look, self.moves)
         await loop.create_future()
 
-    def give_up(self) -> None:
+    def give_up(self, why: str, where: Callable[[Iterable[asyncio.Future[Any]]], list[str]]) -> None:
         """Close it: it does not end."""
         if self.ending is None:
-            self.stuck = True
+            self.stuck = why
+            self.waits_at = where(self._unfinished())
             self.close(HandedBack())
 
     def leave(self) -> None:
@@ -220,14 +238,14 @@ class ReplaySuperStep(SuperStep):
             self._looking.cancel()
 
     def _look(self, moves_before: int) -> None:
-        if self._moves != moves_before:
-            self._looking = asyncio.get_running_loop().call_later(QUIET_S, self._look, self._moves)
+        if self.moves != moves_before:
+            self._looking = asyncio.get_running_loop().call_later(QUIET_S, self._look, self.moves)
         elif self.ending is None:
             self.stopped = True
             self.close(HandedBack())
 
     def _diverge(self, record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.diverged.append(Diverged(record, call_text(args, kwargs), divergence(record, args, kwargs)))
+        self.diverged.append(Diverged(record, self._name, call_text(args, kwargs)))
 
     def _stand_in(self, step: Step[..., Any]) -> Step[..., Any]:
         """The same step with another body: one that looks for an answer."""
@@ -235,7 +253,9 @@ class ReplaySuperStep(SuperStep):
         async def body(*args: Any, **kwargs: Any) -> Any:
             here = frame.get()
             assert isinstance(here, StepFrame), "a body has its frame"
-            return await self._answer(here.key, step.settings.name, args, kwargs)
+            digest = 0 if step.settings.ignore_args else digest64((args, kwargs))
+            fresh = Fresh(here.key, call_text(args, kwargs), answered=False, digest=digest)
+            return await self._answer(fresh, step.settings.name, args, kwargs)
 
         stand_in = copy.copy(step)
         stand_in._codec = step.codec  # by the annotation of the real function
@@ -244,23 +264,12 @@ class ReplaySuperStep(SuperStep):
         stand_in.settings = replace(step.settings, retry=Retry(attempts=1), timeout_s=None, durability="async")
         return stand_in
 
-    async def _answer(self, key: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = call_text(args, kwargs)
-        for known in (key, key.removeprefix("="), name):
-            if known in self._answers:
-                self.fresh[key] = Fresh(key, call, answered=True)
-                return await answered(self._answers[known], args, kwargs)
-        return await self.wait_for(Fresh(key, call, answered=False))
-
-
-async def answered(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an answer stands for."""
-    if isinstance(answer, BaseException):
-        raise answer
-    if not callable(answer):
-        return answer
-    value = answer(*args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
+    async def _answer(self, fresh: Fresh, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = meant(self._answers, key=fresh.key, name=name)
+        if known is None:
+            return await self.wait_for(fresh)
+        self.fresh[fresh.key] = replace(fresh, answered=True)
+        return await answered(self._answers[known], args, kwargs)
 
 
 class ReplayExecution(Execution):
@@ -268,17 +277,25 @@ class ReplayExecution(Execution):
 
     def __init__(self, host: ReplayHost, claimed: Claimed, agent: Agent[..., Any], *, answers: Answers) -> None:
         super().__init__(host, claimed, agent)
+        self.loading = "beginning"
+        """What it loads at the moment: `arguments`, `state`."""
         self.step = ReplaySuperStep(host, claimed, durability=agent.settings.durability, answers=answers)
 
-    async def play(self, limit_s: float) -> Ending:
+    async def play(self) -> Ending:
         """Play it; returns how it ended."""
-        limit = asyncio.get_running_loop().call_later(limit_s, self.step.give_up)
         try:
             return await self._super_step()
         finally:
-            limit.cancel()
             self.step.leave()
             self.host.deadlines.sweep()
+
+    async def _load(self) -> tuple[functools.partial[Any], Any]:
+        self.loading = "beginning"
+        self.boundary = await self._read_boundary()
+        self.loading = "arguments"
+        self.agent.signature.decode(self.boundary.arguments)
+        self.loading = "state"
+        return await super()._load()
 
     def written(self, value: Any) -> BeginSuperStep | EndRun:
         """The change that a returned value would be."""
@@ -303,7 +320,7 @@ def keep_inside(app: App) -> None:
     async def client() -> Client:
         here = frame.get()
         if isinstance(here, AgentFrame) and isinstance(here.super_step, ReplaySuperStep):
-            await here.super_step.wait_for(Fresh(f"app {app.name}", "starts or awaits a run", False, outside=True))
+            await here.super_step.wait_for(Fresh(f"app {app.name}", "starts or awaits a run", False, Finding.OUTSIDE))
         return await open_client()
 
     app._client = client  # type: ignore[method-assign]  # for everybody else it is what it was

@@ -6,7 +6,7 @@ so it belongs where the store's backups belong.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,9 +15,10 @@ import msgspec
 
 from perdure.client.requests import no_run, run_number
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, run_id
+from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, RunState, run_id
 from perdure.core.snapshot import missing, spilled
 from perdure.errors import StoreError, UsageError
+from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "perdure.history"
 VERSION: Final = 1
+
+LACKING_MAX: Final = 3
+"""What is named of all that an incomplete history lacks."""
+
+EXPORT: Final = "write it again with `perdure runs export RUN --to FILE`"
+
+
+class IncompleteHistory(UsageError):
+    """A history lacks records that its run must have had, so nothing can be said of it: it was edited or cut, and is to
+    be exported again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +86,59 @@ class History(msgspec.Struct, frozen=True):
             for number in sorted(begun)
         )  # fmt: skip
 
+    def check(self) -> None:
+        """Raise `IncompleteHistory` unless every super-step, and the end of a run that has ended, is there."""
+        begun = [row.super_step for row in self.log if row.kind is Kind.BOUNDARY]
+        last = max((row.super_step for row in self.log), default=0)
+        ends = self.run.state in (RunState.COMPLETED, RunState.FAILED)
+        wanted = range(1, max(last + (0 if self._ended else 1), 2))
+        lacking = [f"the beginning of super-step {number}" for number in wanted if number not in begun]
+        if ends and not self._ended:
+            lacking.append("its end")
+        if lacking:
+            what = ", ".join(lacking[:LACKING_MAX]) + (", …" if len(lacking) > LACKING_MAX else "")
+            raise IncompleteHistory(
+                f"the history of {self.run_id}, a {self.run.state} run, is incomplete: it lacks {what}; {EXPORT}",
+                run_id=self.run_id,
+            )
+
+    @property
+    def _ended(self) -> bool:
+        return any(row.kind is Kind.ENDED for row in self.log)
+
     def save(self, path: str | Path) -> None:
         """Write it to a file."""
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        Path(path).write_bytes(self.encode())
+
+    def encode(self) -> bytes:
+        """What is in its file."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     @classmethod
     def load(cls, path: str | Path) -> History:
-        """Read a file that `save` has written."""
-        data = Path(path).read_bytes()
+        """Read a file that `save` has written. Raises `UsageError` if it is none, or damaged."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
         try:
             head = msgspec.json.decode(data, type=_Head)
         except msgspec.DecodeError as error:
-            raise UsageError(f"{path} is not a run's history: {error}", path=str(path)) from error
-        if head.format != FORMAT or head.version > VERSION:
-            what = f"{head.format!r}, version {head.version}"
-            raise UsageError(f"{path} is {what}; this perdure reads {FORMAT!r} up to version {VERSION}", path=str(path))
+            cut = data.lstrip().startswith(b"{") and "truncated" in str(error)
+            what = "is cut off" if cut else f"is not a run's history ({error})"
+            raise UsageError(f"{path} {what}; {EXPORT}", path=str(path)) from error
+        if head.format != FORMAT:
+            raise UsageError(f"{path} is {head.format!r}, and not {FORMAT!r}; {EXPORT}", path=str(path))
+        if head.version > VERSION:
+            raise UsageError(
+                f"{path} is {FORMAT!r}, version {head.version}, and this perdure reads {FORMAT!r} up to version "
+                f"{VERSION}: update perdure here, or export the run again with this one",
+                path=str(path),
+            )
         try:
             return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"{path} is a damaged history: {error}; export the run again", path=str(path)) from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise UsageError(f"{path} is a damaged history: {error}; {EXPORT}", path=str(path)) from error
 
 
 class _Head(msgspec.Struct):
@@ -112,20 +157,12 @@ async def record_history(app: App, run_id: str) -> History:
 
 async def read_history(store: Store, run: Run) -> History:
     """The history of a run in an open store."""
-    log = tuple([row async for row in _log(store, run.id)])
+    log = tuple([row async for row in whole_log(store, run.id)])
     attempts = tuple(await store.attempts(run.id))
     before = await _state_before(store, run)
     payloads = [*(row.payload for row in log), *(row.error for row in attempts if row.error)]
     roots = [root for root in (before, *(row.state for row in log)) if root is not None]
     return History(run, before, log, attempts, await _blobs(store, run.thread, payloads, roots))
-
-
-async def _log(store: Store, run: int) -> AsyncIterator[Checkpoint]:
-    after: tuple[int, int] | None = None
-    while page := await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after):
-        for row in page:
-            yield row
-        after = (page[-1].super_step, page[-1].seq)
 
 
 async def _state_before(store: Store, run: Run) -> bytes | None:

@@ -2,65 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from perdure.core.durations import seconds
 from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned
 from perdure.core.failures import run_error
-from perdure.core.records import Claimed
+from perdure.core.keys import meant
+from perdure.core.records import Checkpoint, Claimed
+from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
+from perdure.testing.replaying import loading
 from perdure.testing.replaying.comparing import Comparison
-from perdure.testing.replaying.execution import Answers, ReplayExecution, ReplaySuperStep, Shelf, host_for, keep_inside
+from perdure.testing.replaying.execution import (
+    Answers,
+    Diverged,
+    Fresh,
+    ReplayExecution,
+    ReplaySuperStep,
+    Shelf,
+    host_for,
+    keep_inside,
+)
 from perdure.testing.replaying.history import History, Recorded
 from perdure.testing.replaying.report import Difference, Finding, Replayed
+from perdure.testing.replaying.timeless import LIMIT, play_out, waiting_at
 
 if TYPE_CHECKING:
     from perdure.app import App
 
 TIMEOUT_S: Final = 30.0
-"""How long a super-step may take: nothing in it is waited for, unless the agent waits for something of its own."""
+"""How long a replay may take, of real time. Nothing in it is waited for."""
 
 
 async def replay(
-    app: App, history: History, *, answers: Answers | None = None, timeout: float | str | timedelta = TIMEOUT_S
+    app: App,
+    history: History | str | Path,
+    *,
+    answers: Answers | None = None,
+    timeout: float | str | timedelta = TIMEOUT_S,
 ) -> Replayed:
-    """Execute the agent's code of today on a recorded run, without a store and without any step's body.
+    """Execute the agent's code of today on a recorded run, without a store, without any step's body, and in virtual
+    time.
 
-    `answers`: by step key or name, what a step that is not on record returns (a value, a function of its arguments, or
-    an exception to raise). Without one the super-step is looked at up to there. `timeout`: of one super-step. Raises
-    `UnknownAgent` if the app has no agent of the run's name.
+    `history`: a value, or the path of its file. `answers`: by step key or name, what a step that is not on record
+    returns (a value, a function of its arguments, or an exception to raise). Without one the super-step is looked at up
+    to there. `timeout`: of the whole replay, in real time. Raises `UnknownAgent` if the app has no agent of the run's
+    name, and `UsageError` for a history that is incomplete, or an answer that no step asks for.
     """
-    agent = app.find_agent(history.run.agent)
     limit_s = seconds(timeout)
+    if limit_s == 0:
+        raise UsageError("a replay needs a timeout of more than 0 seconds")
+    history, answers = _checked(app, history, answers)
+    player = Player(app.find_agent(history.run.agent), history, answers, limit_s=limit_s)
     keep_inside(app)
-    played = [await _play(agent, history, step, answers or {}, limit_s=limit_s) for step in history.super_steps]
+    await play_out(player, player.play(), limit_s=limit_s)
+    player.check_answers()
     return Replayed(
-        run_id=history.run_id, agent=agent.name, app=app.name, state=history.run.state,
-        deployment=history.run.deployment, super_steps=len(played), records=sum(each.records for each in played),
-        differences=tuple(difference for each in played for difference in each.differences),
+        run_id=history.run_id, agent=player.agent.name, app=app.name, state=history.run.state,
+        deployment=history.run.deployment, super_steps=len(history.super_steps), records=player.taken,
+        recorded=sum(len(step.records) for step in history.super_steps), differences=tuple(player.differences),
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    records: int
-    differences: tuple[Difference, ...]
+def _checked(app: object, history: object, answers: object) -> tuple[History, Answers]:
+    """What a replay is given, if it is that."""
+    from perdure.app import App
+
+    if isinstance(history, str | Path):
+        history = History.load(history)
+    if not isinstance(app, App) or not isinstance(history, History):
+        given = f"{type(app).__name__}, {type(history).__name__}"
+        raise UsageError(f"replay(app, history) takes an App, then a History or the path of its file; it got ({given})")
+    if answers is not None and not isinstance(answers, Mapping):
+        raise UsageError(f"answers= is a dict from a step's name or key to its answer, and is not {answers!r}")
+    history.check()
+    return history, {} if answers is None else answers
 
 
-async def _play(
-    agent: Agent[..., Any], history: History, recorded: Recorded, answers: Answers, *, limit_s: float
-) -> _Played:
-    """One super-step."""
-    shelf = Shelf(history.blobs)
-    host = host_for(history.run.deployment, recorded.boundary.ended_at, shelf)
-    execution = ReplayExecution(host, _claimed(history, recorded), agent, answers=answers)
-    ending = await execution.play(limit_s)
-    at_the_end = await _at_the_end(execution, ending, recorded, Comparison(recorded, shelf))
-    asked = execution.step.watched.asked.intersection(row.key for row in recorded.records)
-    return _Played(len(asked), (*_on_the_way(execution.step, recorded), *at_the_end))
+class Player:
+    """Plays a history's super-steps, one after another."""
+
+    def __init__(self, agent: Agent[..., Any], history: History, answers: Answers, *, limit_s: float) -> None:
+        self.agent = agent
+        self.differences: list[Difference] = []
+        self.taken = 0
+        """Recorded steps that the code asked for."""
+        self._history = history
+        self._answers = answers
+        self._limit_s = limit_s
+        self._over = False
+        self._step: ReplaySuperStep | None = None
+        self._moves = 0
+        self._names: set[str] = set()
+        self._keys: set[str] = set()
+        self._unanswered: set[str] = set()
+
+    @property
+    def moves(self) -> int:
+        """A number that grows with every call of a step."""
+        return self._moves + (0 if self._step is None else self._step.moves)
+
+    def give_up(self, why: str) -> None:
+        """End the super-step that does not end by itself; at the limit, all of them."""
+        self._over = self._over or why is LIMIT
+        if self._step is not None:
+            self._step.give_up(why, waiting_at)
+
+    async def play(self) -> None:
+        """Play every super-step, until the limit."""
+        for recorded in self._history.super_steps:
+            if self._over:
+                now = f"not replayed: the limit of {self._limit_s:g} s ran out"
+                self.differences.append(
+                    Difference(Finding.STUCK, recorded.number, "replay", now=now, detail=f"{now}. {_LONGER}")
+                )
+                return
+            self.differences += await self._play(recorded)
+
+    async def _play(self, recorded: Recorded) -> list[Difference]:
+        history = self._history
+        shelf = Shelf(history.blobs)
+        host = host_for(history.run.deployment, recorded.boundary.ended_at, shelf)
+        execution = ReplayExecution(host, _claimed(history, recorded), self.agent, answers=self._answers)
+        self._step = step = execution.step
+        ending = await execution.play()
+        self._note(step, recorded)
+        at_the_end = await _at_the_end(execution, ending, recorded, Comparison(recorded, shelf))
+        return [*_on_the_way(step, recorded), *at_the_end]
+
+    def _note(self, step: ReplaySuperStep, recorded: Recorded) -> None:
+        self._moves += step.moves + 1
+        self._step = None
+        self.taken += len(step.watched.asked.intersection(row.key for row in recorded.records))
+        self._names |= step.names
+        self._keys |= step.watched.asked
+        self._unanswered |= {each.key for each in step.fresh.values() if not each.answered}
+
+    def check_answers(self) -> None:
+        """Refuse an answer that nothing asked for, where it looks like one that is missing. (Where none is missing, an
+        answer may be for another history.)"""
+        for word in self._answers:
+            if word in self._names or any(meant((word,), key=key, name="") for key in self._keys):
+                continue
+            known = sorted(self._names | self._keys)
+            close = difflib.get_close_matches(str(word), known, n=1)
+            if close or self._unanswered:
+                guess = f"; did you mean {close[0]!r}?" if close else ""
+                raise UsageError(
+                    f"answers= has {word!r}, and no step of that name or key was called{guess} "
+                    f"(called: {', '.join(known) or 'none'})"
+                )
 
 
 def _claimed(history: History, recorded: Recorded) -> Claimed:
@@ -77,13 +172,38 @@ def _on_the_way(step: ReplaySuperStep, recorded: Recorded) -> Iterator[Differenc
     """What the steps showed."""
     for each in step.diverged:
         digest = f"arguments of digest {each.record.digest & (1 << 64) - 1:016x}"
-        yield Difference(Finding.DIVERGED, recorded.number, each.record.key, digest, each.call, each.detail)
-    if recorded.end is None:
-        return  # what is not on record there is where the run goes on
+        yield Difference(Finding.DIVERGED, recorded.number, each.record.key, digest, each.call, _divergence(each))
+    left = [row for row in recorded.records if row.key not in step.watched.asked]
     for fresh in step.fresh.values():
+        renamed = _renamed(fresh, left)
+        if recorded.end is None and not renamed:
+            continue  # what is not on record there is where the run goes on
         if fresh.answered or step.stopped or step.stuck:  # else the agent ended without it, as it may have before
-            finding = Finding.OUTSIDE if fresh.outside else Finding.NEW
-            yield Difference(finding, recorded.number, fresh.key, "not on record", fresh.call)
+            was = f"as {renamed}" if renamed else "not on record"
+            finding = fresh.outside or Finding.NEW
+            detail = _OUTSIDE if finding is Finding.WORLD else ""
+            yield Difference(finding, recorded.number, fresh.key, was, fresh.call, detail, renamed)
+
+
+def _renamed(fresh: Fresh, left: list[Checkpoint]) -> str:
+    """The key of a record with the same arguments that nobody asked for, of the same branch if there is one: the step
+    may have had that name, or that place. Each record is taken once; empty if there is none."""
+    branch = fresh.key.rpartition("/")[0]
+    alike = [row for row in left if fresh.digest and row.digest == fresh.digest]
+    alike.sort(key=lambda row: row.key.rpartition("/")[0] != branch)
+    if not alike:
+        return ""
+    left.remove(alike[0])
+    return alike[0].key
+
+
+def _divergence(each: Diverged) -> str:
+    return (
+        f"step {each.name!r} is on record with other arguments than the code calls it with now, so runs like this one "
+        "would be held as diverged. Before you deploy: give the changed step another name; or declare "
+        "ignore_args=True, where its arguments do not matter; or deploy under another version (PERDURE_DEPLOYMENT), so "
+        "that old runs stay on the code that began them (docs/how-to.md)"
+    )
 
 
 async def _at_the_end(
@@ -95,17 +215,46 @@ async def _at_the_end(
         case Returned(value):
             return [*_unused(step, recorded), *await comparison.returned(execution, value)]
         case Raised(error):
-            return [*_unused(step, recorded), *await comparison.raised(run_error(error))]
+            raised = await comparison.raised(run_error(error))
+            return raised or [*_unused(step, recorded)]  # what it did not come to by then is no news
         case Held(_, detail):
-            where = "beginning" if step.ending is None else "record"
-            return [Difference(Finding.UNREADABLE, recorded.number, where, now=detail, detail=detail)]
+            return [_unreadable(execution, recorded, detail)]
         case HandedBack() if step.stuck:
-            now = "waits for something that is not a step"
-            return [Difference(Finding.STUCK, recorded.number, "end", await comparison.end_text(), now)]
+            at = step.waits_at or ["nobody knows where"]
+            return [
+                Difference(
+                    Finding.STUCK, recorded.number, "end", await comparison.end_text(), f"at {at[0]}: {step.stuck}",
+                    "\n".join([f"the agent {step.stuck}, at", *(f"  {line}" for line in at), _REMEDY]),
+                )
+            ]  # fmt: skip
         case HandedBack() | Lost():
             return []
         case _:
             assert_never(ending)
+
+
+_REMEDY: Final = (
+    "A replay waits for steps that are on record, and for time, and for nothing else. Make what the agent waits for "
+    "there a step; or, if the code is only slow, give the replay a longer timeout (--timeout)."
+)
+_OUTSIDE: Final = (
+    "What the agent's own code asks of the network or of other processes is on no record, and is asked again whenever the "
+    "run is resumed: make it a step."
+)
+_LONGER: Final = "Give the replay a longer timeout (--timeout), or look at what does not end first."
+
+
+def _unreadable(execution: ReplayExecution, recorded: Recorded, detail: str) -> Difference:
+    detail = detail.removeprefix(f"super-step {recorded.number} does not load: ")
+    where, remedy = execution.loading, loading.STATE
+    if execution.step.ending is not None:
+        where, remedy = "record", loading.RECORD
+    elif where == "beginning":
+        remedy = loading.BLOBS
+    elif where == "arguments" and execution.boundary is not None:
+        where, remedy = loading.misfit(execution.agent.signature, execution.boundary.arguments)
+    named = f"{where}: {detail}" if where.startswith(("parameter", "arguments", "state")) else detail
+    return Difference(Finding.UNREADABLE, recorded.number, where, now=detail, detail=f"{named}\n{remedy}")
 
 
 def _unused(step: ReplaySuperStep, recorded: Recorded) -> Iterator[Difference]:
