@@ -26,7 +26,7 @@ from perdure.testing.chaos.report import worst_resume_s
 from perdure.testing.chaos.roads import Road
 from perdure.testing.chaos.telling import RECORDER, tell
 from perdure.testing.chaos.testimony import Began, Ended, Phase, Struck, Testimony, read
-from perdure.testing.relay import Relay
+from perdure.testing.proxy import Proxy
 from perdure.testing.speech import Postgres
 from tests.chaos.places import NO_DISK, small_disk
 from tests.support.waiting import becomes, until
@@ -101,7 +101,7 @@ def drawn(folder: Path, seed: int, road: Road, arms: Arms) -> list[Fault]:
 
 
 def test_a_seed_gives_the_same_faults_and_each_kind_has_its_turn(tmp_path: Path) -> None:
-    road = Road("postgresql://x", Relay(tmp_path), Postgres())
+    road = Road("postgresql://x", Proxy(tmp_path), Postgres())
     first = drawn(tmp_path, 7, road, Arms(restart_command="true"))
 
     assert first == drawn(tmp_path, 7, road, Arms(restart_command="true"))

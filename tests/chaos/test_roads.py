@@ -1,4 +1,4 @@
-"""The road to a store: where the relay leads, and what children are told."""
+"""The road to a store: where the proxy leads, and what children are told."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from perdure.testing.chaos.roads import by_way_of, road_to, target_of
         ),
     ],
 )
-def test_only_the_address_changes_on_the_way_through_the_relay(url: str, target: object, road: str) -> None:
+def test_only_the_address_changes_on_the_way_through_the_proxy(url: str, target: object, road: str) -> None:
     assert target_of(url) == target
     assert by_way_of(url, 7) == road
 
@@ -42,9 +42,9 @@ def test_a_server_that_is_not_one_host_is_refused(url: str) -> None:
         target_of(url)
 
 
-def test_a_file_is_reached_without_a_relay() -> None:
+def test_a_file_is_reached_without_a_proxy() -> None:
     async def main() -> None:
         async with road_to("sqlite:///runs.db") as road:
-            assert road.url == "sqlite:///runs.db" and road.relay is None
+            assert road.url == "sqlite:///runs.db" and road.proxy is None
 
     asyncio.run(main())

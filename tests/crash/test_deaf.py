@@ -14,7 +14,7 @@ from perdure import App
 from perdure.runtime.worker import Worker
 from perdure.store.postgres import listener
 from perdure.store.postgres.address import Address, parse
-from perdure.testing.relay import Relay, relay
+from perdure.testing.proxy import Proxy, proxy
 from tests.support import postgres
 from tests.support.agents import app_on
 from tests.support.waiting import becomes
@@ -60,7 +60,7 @@ async def _deafened_worker(monkeypatch: pytest.MonkeyPatch, *, poll_s: float) ->
     """A worker that is idle, and whose listener has just gone deaf; another app on the same store."""
     server = postgres.shared()
     url = server.fresh_url()
-    async with app_on(url) as starter, relay(server.directory / f".s.PGSQL.{server.port}") as between:
+    async with app_on(url) as starter, proxy(server.directory / f".s.PGSQL.{server.port}") as between:
         await starter.runs()
         _listen_through(monkeypatch, between, parse(url).schema)
         async with app_on(url) as app, app.worker(poll_s=poll_s) as worker:
@@ -72,15 +72,15 @@ async def _deafened_worker(monkeypatch: pytest.MonkeyPatch, *, poll_s: float) ->
             yield starter
 
 
-def _listen_through(monkeypatch: pytest.MonkeyPatch, between: Relay, schema: str) -> None:
-    """From now on every listener's connection, and no other, goes by way of the relay."""
+def _listen_through(monkeypatch: pytest.MonkeyPatch, between: Proxy, schema: str) -> None:
+    """From now on every listener's connection, and no other, goes by way of the proxy."""
     address = parse(f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable&schema={schema}")
     original = listener.Listener.__init__
 
-    def by_way_of_the_relay(self: listener.Listener, _: Address) -> None:
+    def by_way_of_the_proxy(self: listener.Listener, _: Address) -> None:
         original(self, address)
 
-    monkeypatch.setattr(listener.Listener, "__init__", by_way_of_the_relay)
+    monkeypatch.setattr(listener.Listener, "__init__", by_way_of_the_proxy)
 
 
 async def _has_ended(app: App, run_id: str) -> bool:

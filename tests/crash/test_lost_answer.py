@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure.core.records import RunState
-from perdure.testing.relay import relay
+from perdure.testing.proxy import proxy
 from perdure.testing.speech import Postgres
 from tests.support import postgres
 from tests.support.agents import app_on, survey_result
@@ -36,7 +36,7 @@ def test_c12_a_connection_lost_after_the_commit_repeats_nothing(
 
     async def main() -> None:
         speech = Postgres()
-        async with relay(server.directory / f".s.PGSQL.{server.port}", speech=speech) as between:
+        async with proxy(server.directory / f".s.PGSQL.{server.port}", speech=speech) as between:
             url = f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable&schema={schema}"
             async with app_on(url) as app:
                 await app.runs()  # connected, and the schema is there

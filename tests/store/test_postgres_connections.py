@@ -28,7 +28,7 @@ from perdure.store.postgres.lines import drop
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance import Bench
 from perdure.testing.conformance.harness import Harness, attempt, end, hints, requeue, step
-from perdure.testing.relay import Relay, relay
+from perdure.testing.proxy import Proxy, proxy
 from tests.support import postgres
 
 pytestmark = pytest.mark.postgres
@@ -67,8 +67,8 @@ async def admin(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
         await connection.close()
 
 
-def through(passing: Relay, url: str) -> str:
-    """The same schema by way of the relay."""
+def through(passing: Proxy, url: str) -> str:
+    """The same schema by way of the proxy."""
     return f"postgresql://postgres@127.0.0.1:{passing.port}/postgres?sslmode=disable&schema={parse(url).schema}"
 
 
@@ -199,7 +199,7 @@ def test_c12_a_commit_whose_answer_was_lost_is_recognised_when_sent_again() -> N
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
             worker, claimed = await bench.begin("t")
             await bench.start("t")
             batch: list[Change] = [step(claimed, "a"), end(claimed, state=b"state")]
@@ -223,7 +223,7 @@ def test_a_start_whose_answer_was_lost_is_recognised_when_sent_again() -> None:
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
             asked = [await bench.ask("t", key="k"), await bench.ask("t")]
             await far.start("prepares the statement")
             passing.lose_answers()
@@ -341,7 +341,7 @@ def test_c07_a_listener_that_hears_nothing_any_more_notices_and_looks_again(monk
     async def main() -> None:
         server = postgres.shared()
         url = server.fresh_url()
-        async with opened(url) as bench, relay(socket_of(server)) as passing, opened(through(passing, url)) as far:
+        async with opened(url) as bench, proxy(socket_of(server)) as passing, opened(through(passing, url)) as far:
             async with hints(far.store) as hinted:
                 await hinted(Hint.WORK)
                 await hinted(Hint.ENDED)

@@ -58,7 +58,7 @@ def chaos(
     """Hurt real workers on a real store, and check every promise.
 
     Workers and clients are killed, stopped, drained and replaced by another deployment's. On Postgres their connections
-    go through a relay that cuts, swallows, delays, and loses the answers to commits; backends are terminated, or the
+    go through a proxy that cuts, swallows, delays, and loses the answers to commits; backends are terminated, or the
     server is restarted if --restart-command says how ("pg_ctl restart -m immediate -D /var/lib/pg"). On SQLite the disk
     is filled, if --filler names one.
 

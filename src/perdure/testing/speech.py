@@ -1,6 +1,6 @@
 """The conversation of a client with a Postgres server, message by message, and which of its answers are lost.
 
-A `Postgres` is what the conversations through one relay have in common. It knows the backends at the other end, and can
+A `Postgres` is what the conversations through one proxy have in common. It knows the backends at the other end, and can
 *lose the answer to a statement*: executed, its transaction committed, and the connection cut before the client hears of
 it. That is the failure which only a client that recognises its own work survives. (A conversation that is encrypted
 passes unread.)
@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 
 class Postgres:
-    """What the conversations through one relay have in common: whom they speak with, which answers are lost."""
+    """What the conversations through one proxy have in common: whom they speak with, which answers are lost."""
 
     def __init__(self) -> None:
         self.lost: list[str] = []

@@ -90,7 +90,7 @@ class Tormentor:
             Fault.KILL_WORKER, Fault.KILL_WORKER, Fault.FREEZE_WORKER, Fault.FREEZE_WORKER, Fault.PAUSE_WORKER,
             Fault.KILL_CLIENT, Fault.FREEZE_CLIENT, Fault.DEPLOY,
         ]  # fmt: skip
-        if self.road.relay is not None:
+        if self.road.proxy is not None:
             kinds += [Fault.CUT, Fault.BLACK_HOLE, Fault.VANISH, Fault.DELAY, Fault.LOSE_ANSWERS]
             kinds.append(Fault.RESTART if self.arms.restart_command else Fault.TERMINATE)
         if self.arms.filler is not None:
@@ -199,26 +199,26 @@ class Tormentor:
     # -- the way to the server -------------------------------------------------------------------------------
 
     async def _disturb(self, fault: Fault, chance: random.Random) -> None:
-        relay, speech = self.road.relay, self.road.speech
-        assert relay is not None and speech is not None
+        proxy, speech = self.road.proxy, self.road.speech
+        assert proxy is not None and speech is not None
         seconds = self.lease_s * chance.uniform(0.3, 2.0)
-        await self._struck(fault, detail=f"{len(relay)} connections, {seconds:.2f} s where it lasts")
+        await self._struck(fault, detail=f"{len(proxy)} connections, {seconds:.2f} s where it lasts")
         try:
             match fault:
                 case Fault.CUT:
-                    relay.cut()
+                    proxy.cut()
                 case Fault.TERMINATE if self.arms.terminate is not None:
                     with suppress(StoreUnavailable):
                         await self.arms.terminate(set(speech.backends))
                 case Fault.BLACK_HOLE:
-                    relay.black_hole()
+                    proxy.black_hole()
                     await asyncio.sleep(seconds)
                 case Fault.VANISH:
-                    relay.swallow()
+                    proxy.swallow()
                     await asyncio.sleep(seconds)
-                    relay.cut()
+                    proxy.cut()
                 case Fault.DELAY:
-                    relay.delay_s = chance.uniform(0.02, 0.2)
+                    proxy.delay_s = chance.uniform(0.02, 0.2)
                     await asyncio.sleep(seconds)
                 case Fault.LOSE_ANSWERS:
                     speech.lose(WRITES, every=chance.randint(2, 20))
@@ -226,9 +226,9 @@ class Tormentor:
         finally:
             match fault:
                 case Fault.BLACK_HOLE:
-                    relay.lift()
+                    proxy.lift()
                 case Fault.DELAY:
-                    relay.delay_s = 0.0
+                    proxy.delay_s = 0.0
                 case Fault.LOSE_ANSWERS:
                     speech.lose(None)
 

@@ -1,7 +1,7 @@
-"""The road to a store: straight for the director, and for everybody else, where the store is a server, by a relay.
+"""The road to a store: straight for the director, and for everybody else, where the store is a server, by a proxy.
 
 What stands in a Postgres URL besides the address (user, password, database, schema) stays as it is. Where the URL says
-nothing about encryption, none is asked for on the way to the relay; behind it a server that insists on it refuses, and
+nothing about encryption, none is asked for on the way to the proxy; behind it a server that insists on it refuses, and
 then `sslmode=require` in the URL helps, at the price of faults that read the conversation.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from perdure.errors import UsageError
-from perdure.testing.relay import Relay, Target, relay
+from perdure.testing.proxy import Proxy, Target, proxy
 from perdure.testing.speech import Postgres
 
 PORT: Final = 5432
@@ -27,7 +27,7 @@ class Road:
     """How children reach the store."""
 
     url: str
-    relay: Relay | None = None
+    proxy: Proxy | None = None
     speech: Postgres | None = None
 
 
@@ -43,7 +43,7 @@ async def road_to(url: str) -> AsyncIterator[Road]:
         yield Road(url)
         return
     speech = Postgres()
-    async with relay(target_of(url), speech=speech) as between:
+    async with proxy(target_of(url), speech=speech) as between:
         yield Road(by_way_of(url, between.port), between, speech)
 
 
@@ -55,7 +55,7 @@ def target_of(url: str) -> Target:
     port = int(query.get("port") or parts.port or PORT)
     if not host or "," in parts.netloc or "," in host:
         raise UsageError(
-            "chaos puts a relay in front of the server, so the store's URL must name one host: "
+            "chaos puts a proxy in front of the server, so the store's URL must name one host: "
             "postgresql://user@host:port/database"
         )
     return Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port)

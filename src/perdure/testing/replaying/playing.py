@@ -238,8 +238,8 @@ _REMEDY: Final = (
     "there a step; or, if the code is only slow, give the replay a longer timeout (--timeout)."
 )
 _OUTSIDE: Final = (
-    "What the agent's own code asks of the network or of other processes is on no record, and is asked again whenever the "
-    "run is resumed: make it a step."
+    "What the agent's own code asks of the network or of other processes is on no record, and is asked again whenever "
+    "the run is resumed: make it a step."
 )
 _LONGER: Final = "Give the replay a longer timeout (--timeout), or look at what does not end first."
 

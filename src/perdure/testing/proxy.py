@@ -1,6 +1,6 @@
-"""A relay of connections: it stands between a client and a server, and does what networks do.
+"""A proxy of connections: it stands between a client and a server, and does what networks do.
 
-`async with relay(target) as between:` listens on a free port of the loopback (`between.port`) and passes bytes to the
+`async with proxy(target) as between:` listens on a free port of the loopback (`between.port`) and passes bytes to the
 target, a host and port or the path of a unix socket, until it is told otherwise:
 
 - `cut()`: every connection is gone at once.
@@ -32,7 +32,7 @@ Target = Path | tuple[str, int]
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Relay:
+class Proxy:
     """Passes bytes between its clients and a server, until it is told otherwise."""
 
     def __init__(self, target: Target, *, speech: Postgres | None = None) -> None:
@@ -83,7 +83,7 @@ class Relay:
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A client has connected."""
-        task = asyncio.get_running_loop().create_task(self._serve((reader, writer)), name="relay")
+        task = asyncio.get_running_loop().create_task(self._serve((reader, writer)), name="proxy")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -117,8 +117,8 @@ class Relay:
 class _Connection:
     """One client's way to the server and back."""
 
-    def __init__(self, relay: Relay, client: Stream, server: Stream) -> None:
-        self.relay = relay
+    def __init__(self, proxy: Proxy, client: Stream, server: Stream) -> None:
+        self.proxy = proxy
         self.client, self.server = client, server
         self.deaf = False
         """What the client says is thrown away."""
@@ -128,11 +128,11 @@ class _Connection:
 
     async def run(self) -> None:
         """Until either side has gone; a side that is not to be heard is not heard going either."""
-        speech = self.relay.speech
+        speech = self.proxy.speech
         conversation = Conversation(speech) if speech is not None and await self._greeted() else None
         ways = [
-            asyncio.create_task(self._there(conversation), name="relay there"),
-            asyncio.create_task(self._back(conversation), name="relay back"),
+            asyncio.create_task(self._there(conversation), name="proxy there"),
+            asyncio.create_task(self._back(conversation), name="proxy back"),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -191,22 +191,22 @@ class _Connection:
                     if any(verdict is Verdict.CUT for verdict, _, _ in verdicts):
                         return
                 if self.mute:
-                    self.relay.answer_lost.set()
+                    self.proxy.answer_lost.set()
                 elif data:
                     await self._pass(self.client[1], data)
         if self.mute:
             await self._cut.wait()
 
     async def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        await self.relay.passes()
+        await self.proxy.passes()
         writer.write(data)
         await writer.drain()
 
 
 @contextlib.asynccontextmanager
-async def relay(target: Target, *, speech: Postgres | None = None) -> AsyncIterator[Relay]:
-    """A relay to this server, on a free port of the loopback."""
-    made = Relay(target, speech=speech)
+async def proxy(target: Target, *, speech: Postgres | None = None) -> AsyncIterator[Proxy]:
+    """A proxy to this server, on a free port of the loopback."""
+    made = Proxy(target, speech=speech)
     server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:

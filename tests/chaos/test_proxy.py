@@ -1,4 +1,4 @@
-"""The relay does to connections what it says, and otherwise lets everything pass."""
+"""The proxy does to connections what it says, and otherwise lets everything pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.testing.relay import Relay, relay
+from perdure.testing.proxy import Proxy, proxy
 from perdure.testing.speech import Conversation, Messages, Postgres, Verdict, packed
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -34,11 +34,11 @@ async def echoing() -> AsyncIterator[tuple[str, int]]:
         server.close()
 
 
-def between(body: Callable[[Relay, Stream], Awaitable[None]]) -> None:
-    """Run this with a relay in front of the server, and a connection through it that works."""
+def between(body: Callable[[Proxy, Stream], Awaitable[None]]) -> None:
+    """Run this with a proxy in front of the server, and a connection through it that works."""
 
     async def main() -> None:
-        async with echoing() as target, relay(target) as passing, asyncio.timeout(10):
+        async with echoing() as target, proxy(target) as passing, asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", passing.port)
             assert await said((reader, writer), b"hello") == b"hello"
             try:
@@ -65,7 +65,7 @@ async def hears(stream: Stream, *, within_s: float) -> bool:
 
 
 def test_a_cut_ends_every_connection_and_the_next_one_works() -> None:
-    async def body(passing: Relay, stream: Stream) -> None:
+    async def body(passing: Proxy, stream: Stream) -> None:
         assert passing.cut() == 1
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await stream[0].readexactly(1)
@@ -77,7 +77,7 @@ def test_a_cut_ends_every_connection_and_the_next_one_works() -> None:
 
 
 def test_what_waited_in_a_black_hole_passes_late_and_nobody_connects_meanwhile() -> None:
-    async def body(passing: Relay, stream: Stream) -> None:
+    async def body(passing: Proxy, stream: Stream) -> None:
         passing.black_hole()
         late = await asyncio.open_connection("127.0.0.1", passing.port)
         late[1].write(b"me too")
@@ -94,7 +94,7 @@ def test_what_waited_in_a_black_hole_passes_late_and_nobody_connects_meanwhile()
 
 
 def test_connections_that_are_swallowed_stay_open_and_new_ones_work() -> None:
-    async def body(passing: Relay, stream: Stream) -> None:
+    async def body(passing: Proxy, stream: Stream) -> None:
         passing.swallow()
         stream[1].write(b"into the void")
         assert not await hears(stream, within_s=0.1)
@@ -111,7 +111,7 @@ def test_connections_that_are_swallowed_stay_open_and_new_ones_work() -> None:
 
 
 def test_answers_that_are_lost_had_been_given() -> None:
-    async def body(passing: Relay, stream: Stream) -> None:
+    async def body(passing: Proxy, stream: Stream) -> None:
         passing.lose_answers()
         stream[1].write(b"did you hear?")
         await passing.answer_lost.wait()
@@ -129,7 +129,7 @@ def test_a_cut_ends_a_connection_whose_ends_have_both_gone_unheard() -> None:
             connected.set_result(writer)
 
         server = await asyncio.start_server(hear, "127.0.0.1", 0)
-        async with asyncio.timeout(10), relay(server.sockets[0].getsockname()) as passing:
+        async with asyncio.timeout(10), proxy(server.sockets[0].getsockname()) as passing:
             _, writer = await asyncio.open_connection("127.0.0.1", passing.port)
             writer.write(b"x")
             other = await connected
@@ -192,7 +192,7 @@ def test_nothing_is_lost_with_a_transaction_that_is_rolled_back() -> None:
 
 
 def test_a_delay_comes_before_each_piece() -> None:
-    async def body(passing: Relay, stream: Stream) -> None:
+    async def body(passing: Proxy, stream: Stream) -> None:
         loop = asyncio.get_running_loop()
         passing.delay_s = 0.05
         asked_at = loop.time()
