@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from perdure.errors import UsageError
 from perdure.testing.simulation.loop import VirtualLoop
 from perdure.testing.simulation.world import World
 from tests.simulation.virtual import pause
@@ -168,3 +169,10 @@ def test_what_nobody_caught_is_kept() -> None:
         asyncio.get_running_loop().call_exception_handler({"message": "here"})
 
     assert lived(act())[2].failures == [{"message": "here"}]
+
+
+def test_what_only_the_operating_system_has_is_refused_as_asyncio_refuses_it() -> None:
+    loop = World(1).loop("here")
+    for error in (UsageError, NotImplementedError):
+        with pytest.raises(error, match="add_reader: there are no sockets"):
+            loop.add_reader(0, print)

@@ -239,9 +239,14 @@ OF_THE_SYSTEM: Final = (
 """What an event loop does with sockets, processes and signals."""
 
 
+class NotInVirtualTime(UsageError, NotImplementedError):
+    """An event loop of the operating system has this, and a virtual one has not. It is also what asyncio raises for it:
+    code that can do without knows it by that."""
+
+
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(self: VirtualLoop, *args: object, **kwargs: object) -> Any:
-        raise UsageError(
+        raise NotInVirtualTime(
             f"{name}: there are no sockets, processes or signals in virtual time. Where a step needs one, answer it "
             "(`answer_step`), or give it a fake client; what cannot do without is tested with a worker of the real "
             "world"
