@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from perdure.core import limits
 from perdure.store.protocol import Store
 from perdure.testing.differential import APP, STORE, MemoryGround, author, operations
 from perdure.testing.differential.acting import Begin, Send, Work
+from perdure.testing.differential.performing import short_queues
 
 SEEDS = range(70)
 
@@ -98,3 +100,17 @@ def worries(operation: Any, answer: Any) -> Iterator[str]:
             yield "given back"
         case operations.Call(verb="retry" | "release") if answer and answer["state"] == "queued":
             yield operation.verb
+
+
+def test_a_limit_that_is_lowered_for_programs_is_itself_again_when_the_last_one_has_been_told() -> None:
+    before = limits.THREAD_QUEUE_MAX
+    first, second = short_queues(), short_queues()
+
+    first.__enter__()
+    second.__enter__()
+    assert before > limits.THREAD_QUEUE_MAX
+    first.__exit__(None, None, None)
+    assert before > limits.THREAD_QUEUE_MAX
+    second.__exit__(None, None, None)
+
+    assert before == limits.THREAD_QUEUE_MAX

@@ -64,11 +64,24 @@ async def perform(program: Sequence[Operation], ground: Ground, *, universe: Seq
             await performance.close()
 
 
+_shortened: Final = mock.patch.object(limits, "THREAD_QUEUE_MAX", THREAD_QUEUE_MAX)
+_tellers: Final[list[object]] = []
+
+
 @contextlib.contextmanager
 def short_queues() -> Iterator[None]:
-    """Threads that fill up soon, for as long as programs are told."""
-    with mock.patch.object(limits, "THREAD_QUEUE_MAX", THREAD_QUEUE_MAX):
+    """Threads that fill up soon, for as long as programs are told. Several are told at once, and the last one to end is
+    not the first one that began."""
+    teller = object()
+    if not _tellers:
+        _shortened.start()
+    _tellers.append(teller)
+    try:
         yield
+    finally:
+        _tellers.remove(teller)
+        if not _tellers:
+            _shortened.stop()
 
 
 class Performance:
