@@ -76,6 +76,7 @@ prove: $(VENV)/.ready-tests
 	@$(BIN)/python -m perdure.testing.simulation --store memory --seeds 2000
 	@$(BIN)/python -m perdure.testing.simulation --store sqlite --seeds 500
 	@$(BIN)/python -m perdure.testing.model --large
+	@PERDURE_TEST_EVERY_POINT=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) tests/crash/test_every_commit_point.py
 	@$(BIN)/python -m perdure.testing.differential --seeds 1000
 
 test: $(VENV)/.ready-tests

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.testing.chaos.processes import hears_signals
+
 APP = """
 import asyncio
 from dataclasses import dataclass
@@ -60,6 +62,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process = subprocess.Popen(
             [sys.executable, "-m", "perdure", *arguments],
             cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=hears_signals,
         )  # fmt: skip
         running.append(process)
         return process

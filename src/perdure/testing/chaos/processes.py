@@ -96,6 +96,13 @@ def spawn(name: str, command: Sequence[str], *, log: Path, environ: Mapping[str,
     with log.open("wb") as out:
         process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env={**os.environ, **environ}, process_group=0 if apart else None,
+            env={**os.environ, **environ}, process_group=0 if apart else None, preexec_fn=hears_signals,
         )  # fmt: skip
     return Child(name, process, log)
+
+
+def hears_signals() -> None:
+    """In a process that is about to begin: what its parent ignores, it does not. A shell's `nohup` and `&` make their
+    children deaf to SIGHUP and SIGINT, and theirs after them."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
