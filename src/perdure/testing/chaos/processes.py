@@ -6,9 +6,11 @@ A signal is never sent to a process that has ended: its id may be somebody else'
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,16 +91,27 @@ async def gone(children: Iterable[Child], *, within_s: float | None = None) -> b
 
 
 def spawn(name: str, command: Sequence[str], *, log: Path, environ: Mapping[str, str], apart: bool = False) -> Child:
-    """Start a process. `apart`: in a process group of its own, out of the reach of the terminal's Ctrl-C.
-
-    A group, and no more than that: when its parent dies, the group is orphaned, and then the system wakes and hangs up
-    on whoever in it is stopped, who could not see to it himself."""
+    """Start a process. `apart`: in a process group of its own, out of the reach of the terminal's Ctrl-C, and not for
+    longer than this process: when that dies, one that is stopped could not see to it itself."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env={**os.environ, **environ}, process_group=0 if apart else None, preexec_fn=hears_signals,
+            env={**os.environ, **environ}, process_group=0 if apart else None,
+            preexec_fn=_ends_with_parent if apart else hears_signals,
         )  # fmt: skip
     return Child(name, process, log)
+
+
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+
+
+def _ends_with_parent() -> None:
+    """The same, and on Linux it is killed with its parent. (Elsewhere its group is orphaned then, and the system wakes
+    and hangs up on who is stopped in it.)"""
+    hears_signals()
+    if _LIBC is not None:
+        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def hears_signals() -> None:
