@@ -10,14 +10,20 @@ from typing import Any
 
 from perdure.app import App
 from perdure.client.handles import Handle
+from perdure.client.inbox import InterruptInfo
 from perdure.client.info import RunInfo
+from perdure.client.mail import MessageInfo
 from perdure.core.endings import Again
 from perdure.core.retry import Retry
 from perdure.errors import (
     AlreadyAnswered,
     Conflict,
+    DeadlineExceeded,
     Diverged,
+    InterruptClosed,
+    InvalidAnswer,
     LeaseLost,
+    MailboxFull,
     NotFound,
     NotInRun,
     NotSerializable,
@@ -35,21 +41,34 @@ from perdure.errors import (
     StoreError,
     StoreUnavailable,
     ThreadBusy,
+    TimedOut,
     UnknownAgent,
     Unwind,
     UsageError,
 )
+from perdure.runtime.asking import Default, interrupt
+from perdure.runtime.children import Child, call, start
+from perdure.runtime.mail import receive, send
 from perdure.runtime.step import step
+from perdure.runtime.timers import sleep, sleep_until, timeout
 from perdure.runtime.verbs import current, now, random, uuid4
 
 __all__ = [
     "Again",
     "AlreadyAnswered",
     "App",
+    "Child",
     "Conflict",
+    "DeadlineExceeded",
+    "Default",
     "Diverged",
     "Handle",
+    "InterruptClosed",
+    "InterruptInfo",
+    "InvalidAnswer",
     "LeaseLost",
+    "MailboxFull",
+    "MessageInfo",
     "NotFound",
     "NotInRun",
     "NotSerializable",
@@ -69,13 +88,22 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "ThreadBusy",
+    "TimedOut",
     "UnknownAgent",
     "Unwind",
     "UsageError",
+    "call",
     "current",
+    "interrupt",
     "now",
     "random",
+    "receive",
+    "send",
+    "sleep",
+    "sleep_until",
+    "start",
     "step",
+    "timeout",
     "uuid4",
 ]
 

@@ -11,21 +11,24 @@ import os
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from perdure.client import requests
+from perdure.client import cancelling, inbox, mail, requests, sending_on
 from perdure.client.connection import Client
 from perdure.client.grounds import grounds
 from perdure.client.handles import Handle, ThreadHandle
+from perdure.client.inbox import InterruptInfo
 from perdure.client.info import RunInfo, plain, run_info
+from perdure.client.mail import MessageInfo
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
-from perdure.core.failures import decode_error
-from perdure.core.records import Outcome, Run, RunState, run_id
+from perdure.client.waits import awaited
+from perdure.core.records import Outcome, Run, RunState
 from perdure.core.retry import Retry
 from perdure.core.states import TERMINAL
-from perdure.errors import Conflict, UnknownAgent, UsageError
+from perdure.errors import UnknownAgent, UsageError
+from perdure.runtime import starting
 from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.callables import name_of
 from perdure.runtime.frames import outside
@@ -161,10 +164,11 @@ class App:
         *args: Any,
         thread_id: str | None = None,
         key: str | None = None,
-        if_busy: str = "enqueue",
+        if_busy: str | None = None,
         queue: str | None = None,
         priority: int = 0,
         delay: float | str | timedelta = 0,
+        deadline: float | str | timedelta | datetime | None = None,
         tenant: str | None = None,
         tags: Iterable[str] = (),
         **kwargs: Any,
@@ -172,17 +176,21 @@ class App:
         """Put a run on disk and return its handle (G1).
 
         `thread_id`: the thread it belongs to, by default one of its own. `key`: the same key gives the same run, and
-        with other input a `StartMismatch`. `if_busy`: on a thread with an unfinished run "enqueue" behind it, "reject"
-        with `ThreadBusy`, or "join" it. `priority`: higher is claimed first. `delay`: not before then, on the store's
-        clock.
+        with other input a `StartMismatch`. `priority`: higher is claimed first. `delay`: not before then, on the
+        store's clock. `deadline`: it fails if it has not ended by then (from now, or an aware datetime).
+
+        `if_busy`: on a thread with an unfinished run, "enqueue" behind it, "reject" with `ThreadBusy`, "join" it,
+        "interrupt" it (cancel it, and go on from what it has saved) or "rollback" (and take that back). By default,
+        enqueue; but a run with an open question is not to be passed over unsaid, so that is a `ThreadBusy` naming it.
         """
         found = self.find_agent(agent)
         client = await self._client()
-        request = await requests.start_request(
+        request = await starting.start_request(
             found, client.ids, args, kwargs, thread_id=thread_id, key=key, if_busy=if_busy, queue=queue,
-            priority=priority, delay=delay, tenant=tenant, tags=tags,
+            priority=priority, delay=delay, deadline=deadline, tenant=tenant, tags=tags,
         )  # fmt: skip
-        started = requests.started(await client.start(request), request)
+        outcome = await client.start(request)
+        started = starting.started(outcome, request, asked=await inbox.asked_by(client.store, outcome))
         return Handle(self, started.run, started.thread_id)
 
     def handle(self, run_id: str) -> Handle[Any]:
@@ -210,27 +218,88 @@ class App:
         )
         client = await self._client()
         now_us = await client.store.now_us()
-        return [run_info(run, None, plain, now_us=now_us) for run in await client.store.list_runs(where)]
+        found = await client.store.list_runs(where)
+        waits = await awaited(client.store, found)
+        return [run_info(run, None, plain, now_us=now_us, awaited=waits.get(run.id)) for run in found]
 
     def thread(self, thread_id: str) -> ThreadHandle:
         """A thread by its id."""
-        return ThreadHandle(self, requests.checked_id("a thread id", thread_id))
+        return ThreadHandle(self, starting.checked_id("a thread id", thread_id))
+
+    async def cancel(self, run_id: str, *, reason: str | None = None) -> RunState:
+        """Cancel a run; see `Handle.cancel`."""
+        return await cancelling.cancel(await self._client(), requests.run_number(run_id), reason)
 
     async def retry(self, run_id: str) -> RunInfo:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
         client = await self._client()
-        run = await self._run(client, run_id)
-        sent_on = await client.store.retry(run.id, await self._failed_keys(client, run))
-        if sent_on is not None and sent_on.state in (RunState.FAILED, RunState.CANCELLED):
-            raise await self._gone_on(client, sent_on)
-        return await self._sent_on(client, run_id, sent_on, "failed or cancelled", "retry")
+        return await self._info(await sending_on.retry(client, await self._run(client, run_id)))
 
     async def release(self, run_id: str) -> RunInfo:
         """Send a held run on."""
-        client = await self._client()
-        return await self._sent_on(
-            client, run_id, await client.store.release(requests.run_number(run_id)), "held", "release"
-        )
+        return await self._info(await sending_on.release(await self._client(), requests.run_number(run_id)))
+
+    # -- questions and messages ------------------------------------------------------------------------------
+
+    async def interrupts(
+        self,
+        *,
+        state: str | None = "open",
+        agent: str | None = None,
+        thread_id: str | None = None,
+        run_id: str | None = None,
+        assignee: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[InterruptInfo]:
+        """A page of the questions that agents have asked, oldest first; `after` is the last id of the page before."""
+        where = inbox.interrupt_filter(
+            state=state, agent=agent, thread_id=thread_id, run_id=run_id, assignee=assignee, tenant=tenant, limit=limit,
+            after=after,
+        )  # fmt: skip
+        return await inbox.listed(await self._client(), where)
+
+    async def interrupt_info(self, interrupt_id: str) -> InterruptInfo:
+        """One question, whatever its state."""
+        return await inbox.shown(await self._client(), interrupt_id)
+
+    async def resume(
+        self, interrupt_id_or_thread_id: str, answer: Any, *, by: str | None = None, digest: str | None = None
+    ) -> InterruptInfo:
+        """Answer a question, by its id or by a thread that has exactly one open; its run goes on.
+
+        The first answer wins; the same one again is a no-op. `by`: who answers. `digest`: what the answer is about, as
+        `InterruptInfo.digest` said where it was seen. Raises `AlreadyAnswered` with the winner's `answer`, `by` and
+        `at`; `InterruptClosed`, where it has expired or was withdrawn; `InvalidAnswer`, where the answer does not fit
+        the question's schema, and the question stays; `Conflict`, for another digest or several open questions.
+        """
+        return await inbox.resume(await self._client(), interrupt_id_or_thread_id, answer, by=by, digest=digest)
+
+    async def send(
+        self,
+        thread_id: str,
+        message: Any,
+        *,
+        on_full: mail.OnFull = "reject",
+        timeout: float | str | timedelta | None = None,
+    ) -> str:
+        """Put a message into a thread's mailbox, on disk; returns its id.
+
+        Raises `NotFound` for a thread that is not there, and `MailboxFull`; `on_full="block"` waits for room first, for
+        `timeout` at most.
+        """
+        return await mail.send(await self._client(), thread_id, message, on_full=on_full, timeout=timeout)
+
+    async def dead_letters(
+        self, thread_id: str | None = None, *, limit: int = 100, after: str | None = None
+    ) -> list[MessageInfo]:
+        """A page of messages that nobody could receive as they were, oldest id first."""
+        return await mail.dead_letters(await self._client(), thread_id, limit=limit, after=after)
+
+    async def replay_dead_letter(self, message_id: str) -> MessageInfo:
+        """Put a dead letter back at the end of its mailbox."""
+        return await mail.replay(await self._client(), message_id)
 
     # -- working ---------------------------------------------------------------------------------------------
 
@@ -314,11 +383,13 @@ class App:
                 payload = await load_payload(client.store, run.thread, outcome.payload)
                 outcome = Outcome(run.id, outcome.failed, payload)
             return run_info(run, outcome, decode)
+        waits = await awaited(client.store, [run])
         head: int | None = None
         if run.state is RunState.QUEUED and not run.ready:
             thread = await client.store.get_thread(run.thread_id)
             head = None if thread is None else thread.head
-        return run_info(run, None, decode, head=head, now_us=await client.store.now_us())
+        now_us = await client.store.now_us()
+        return run_info(run, None, decode, head=head, now_us=now_us, awaited=waits.get(run.id))
 
     async def _run(self, client: Client, run_id: str) -> Run:
         """The run's row; `NotFound` if there is none."""
@@ -326,32 +397,3 @@ class App:
         if not found:
             raise requests.no_run(run_id, client.store.url)
         return found[0]
-
-    async def _gone_on(self, client: Client, run: Run) -> Conflict:
-        """Why a run was not sent on: its state is one that later runs of the thread have built upon, or may."""
-        thread = await client.store.get_thread(run.thread_id)
-        name = run_id(run.id)
-        undo = "going on from there would undo the state of later runs"
-        if thread is not None and thread.snapshot_run == run.id and thread.head is not None:
-            why = f"{run_id(thread.head)} has begun on thread {run.thread_id!r} since {name} ended in super-step"
-            remedy = "wait for its end, and try again if it fails"
-        else:
-            why = f"thread {run.thread_id!r} has gone on since {name} ended in super-step"
-            remedy = "start a new run on the thread instead"
-        return Conflict(f"{why} {run.super_step}; {undo}: {remedy}", run_id=name, thread_id=run.thread_id)
-
-    async def _failed_keys(self, client: Client, run: Run) -> tuple[str, ...]:
-        """The steps whose failure ended the run."""
-        for outcome in await client.store.outcomes([run.id]):
-            if outcome.failed:
-                return decode_error(await load_payload(client.store, run.thread, outcome.payload)).failed_keys
-        return ()
-
-    async def _sent_on(self, client: Client, run_id: str, run: Run | None, wanted: str, verb: str) -> RunInfo:
-        if run is None:
-            raise requests.no_run(run_id, client.store.url)
-        if run.state is not RunState.QUEUED:
-            raise Conflict(
-                f"run {run_id} is {run.state}; {verb} is for runs that are {wanted}", run_id=run_id, state=run.state
-            )
-        return await self._info(run)

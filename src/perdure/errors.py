@@ -47,6 +47,10 @@ class PayloadTooLarge(UsageError):
     """An encoded value is over its limit; `size` and `limit` are in bytes."""
 
 
+class InvalidAnswer(UsageError):
+    """An answer does not fit the question's schema; the question stays open. `path` says where inside the value."""
+
+
 class NotFound(PerdureError):
     """Nothing in the store has that id."""
 
@@ -61,6 +65,14 @@ class ThreadBusy(Conflict):
 
 class AlreadyAnswered(Conflict):
     """The question has an answer already."""
+
+
+class InterruptClosed(Conflict):
+    """The question takes no answer any more: it has expired or was withdrawn (`state`)."""
+
+
+class MailboxFull(Conflict):
+    """The thread's mailbox holds as many messages as it may (`thread_id`, `limit`)."""
 
 
 class StartMismatch(Conflict):
@@ -90,6 +102,14 @@ class StepFailed(PerdureError):
     `message` its text, `traceback` its formatted traceback, `key` the step, `attempts` how often it was tried;
     `retry_after`, only where a server had asked for it, how many seconds to wait before another try.
     """
+
+
+class TimedOut(PerdureError, TimeoutError):
+    """A durable wait, or a `perdure.timeout` block, ran out of time. Also a `TimeoutError`."""
+
+
+class DeadlineExceeded(PerdureError):
+    """The run's deadline came before its end: what it failed with."""
 
 
 class OutcomeUnknown(PerdureError):

@@ -6,10 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.root import cli
+from tests.cli import asked
+from tests.cli.asked import Asked
 from tests.cli.world import build
 
 
@@ -40,5 +43,33 @@ def perdure(world: str, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setenv("PERDURE_STORE", world)
         return CliRunner().invoke(cli, arguments, prog_name="perdure")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def first_asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Asked]:
+    """A file in which agents wait, made once."""
+    path = tmp_path_factory.mktemp("asked") / "asked.db"
+    return path, asked.build(path)
+
+
+@pytest.fixture
+def there(first_asked: tuple[Path, Asked], tmp_path: Path) -> Asked:
+    """A store in which agents wait, and what is in it."""
+    original, made = first_asked
+    path = tmp_path / "asked.db"
+    shutil.copy(original, path)
+    return msgspec.structs.replace(made, url=f"sqlite:///{path}")
+
+
+@pytest.fixture
+def at_store(there: Asked, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command on that store, 100 columns wide; `said` is what comes from stdin."""
+
+    def run(*arguments: str, columns: int = 100, said: str | bytes | None = None) -> Result:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("PERDURE_STORE", there.url)
+        return CliRunner().invoke(cli, arguments, prog_name="perdure", input=said)
 
     return run

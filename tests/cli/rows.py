@@ -6,7 +6,19 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.records import Attempt, Checkpoint, Kind, Run, RunState, Worker, WorkerState
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Interrupt,
+    InterruptState,
+    Kind,
+    Run,
+    RunState,
+    Wait,
+    WaitKind,
+    Worker,
+    WorkerState,
+)
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -44,4 +56,23 @@ def step(key: str, **changes: Any) -> Checkpoint:
 def attempt(key: str, **changes: Any) -> Attempt:
     """A try that failed after a second."""
     made = Attempt(run=12, super_step=1, key=key, attempt=1, fence=1, error=b"x", started_at=NOW, ended_at=NOW + SECOND)
+    return msgspec.structs.replace(made, **changes)
+
+
+def wait(key: str, kind: WaitKind = WaitKind.MESSAGE, **changes: Any) -> Wait:
+    """A wait that has just begun, without a time."""
+    made = Wait(
+        run=12, super_step=1, key=key, kind=kind, opened_at=NOW, due_at=None, target=None, labels=(), ready=False,
+        due=False,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def question(key: str, **changes: Any) -> Interrupt:
+    """A question to anybody that nobody has answered."""
+    made = Interrupt(
+        id=42, run=12, thread=3, thread_id="topics/7", agent="research", super_step=1, key=key, name="approve",
+        state=InterruptState.OPEN, payload=b"\xa1?", schema=None, digest="d", on_timeout="raise", assignee=None,
+        tenant=None, created_at=NOW, expires_at=None, answer=None, answered_by=None, answered_at=None,
+    )  # fmt: skip
     return msgspec.structs.replace(made, **changes)

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.root import cli
+from tests.cli import asked
 from tests.cli.world import make
 from tests.support import postgres
 
@@ -65,3 +66,23 @@ def test_a_store_is_made_by_migrate() -> None:
     again = documents(fresh, "migrate")
 
     assert made["before"] == 0 and made["after"] == again["before"] == again["after"]
+
+
+def test_questions_messages_and_waits_are_shown_and_ended() -> None:
+    fresh = postgres.shared().fresh_url()
+    there = asyncio.run(asked.make(fresh))
+
+    inbox = documents(fresh, "interrupts", "list")
+    won = documents(fresh, "resume", there.approve, '{"buy": true}', "--by", "alice")
+    sent = documents(fresh, "messages", "send", "mail", '{"item": "tea"}', "--label", "Order")
+    page = documents(fresh, "runs", "show", there.order)
+    cancelled = documents(fresh, "cancel", there.boss)
+    forked = documents(fresh, "fork", "orders/7", "--key", "start:child")
+
+    assert [row["id"] for row in inbox][:2] == [there.approve, there.free]
+    assert (won["answered_by"], won["answer"]) == ("alice", {"buy": True})
+    assert documents(fresh, "messages", "list", "mail")[-1]["id"] == sent["id"]
+    assert [row["id"] for row in documents(fresh, "messages", "dead")] == [there.dead]
+    assert (page["state"], [child["run_id"] for child in page["children"]]) == ("queued", [there.child])
+    assert cancelled["cancel"] is not None and forked["state"] == "queued"
+    assert documents(fresh, "runs", "show", there.worker)["state"] == "cancelled"

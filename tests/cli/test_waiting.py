@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from perdure.cli.awaiting import Around
 from perdure.cli.waiting import Why, why
-from perdure.core.records import HeldReason, Run, RunState, Worker
-from tests.cli.rows import NOW, SECOND, run, worker
+from perdure.core.limits import NEVER_US
+from perdure.core.records import HeldReason, Run, RunState, Wait, WaitKind, Worker
+from tests.cli.rows import NOW, SECOND, question, run, wait, worker
 
 
-def asked(subject: Run, *, head: Run | None = None, workers: Sequence[Worker] = ()) -> Why:
-    answer = why(subject, head=head, workers=workers, now_us=NOW)
+def asked(
+    subject: Run, *, head: Run | None = None, workers: Sequence[Worker] = (), waits: Sequence[Wait] = (),
+    around: Around | None = None,
+) -> Why:  # fmt: skip
+    answer = why(subject, head=head, workers=workers, now_us=NOW, waits=waits, around=around)
     assert answer is not None
     return answer
 
@@ -121,3 +126,77 @@ def test_every_state_has_an_answer() -> None:
     changes: dict[str, Any] = {"worker": 5}
     for state in RunState:
         why(run(state=state, **changes), head=None, workers=(), now_us=NOW)
+
+
+# -- parked runs -----------------------------------------------------------------------------------------------------
+
+PARKED = run(state=RunState.WAITING, ready_at=NEVER_US)
+
+
+def test_a_run_behind_one_that_waits_says_so_and_where_to_look() -> None:
+    answer = asked(run(ready=False), head=run(id=9, state=RunState.WAITING))
+
+    assert answer.short == "behind r9, waiting"
+    assert answer.remedy == "`perdure runs show r9` says for what"
+
+
+@pytest.mark.parametrize(
+    ("waits", "short", "what", "remedy"),
+    [
+        (
+            [wait("a", WaitKind.ANSWER, target=42)],
+            "answer to i42",
+            "an answer to i42 from alice",
+            "answer it: `perdure interrupts show i42` says how",
+        ),
+        (
+            [wait("a", WaitKind.MESSAGE, labels=("Order", "str"), due_at=NOW + 90 * SECOND)],
+            "message Order|str",
+            "a message (Order or str), for 1 min 30 s at most",
+            "send one: `perdure messages send topics/7 JSON --label Order`",
+        ),
+        ([wait("a")], "message", "a message", "send one: `perdure messages send topics/7 JSON`"),
+        (
+            [wait("a", WaitKind.RUN, target=9)],
+            "run r9",
+            "run r9 (held: poison)",
+            "look at that one: `perdure runs show r9`",
+        ),
+        ([wait("a", WaitKind.ROOM, target=4)], "room in a mailbox", "room in the mailbox of thread 'full'", None),
+    ],
+)
+def test_a_parked_run_says_what_it_waits_for_and_what_ends_that(
+    waits: list[Wait], short: str, what: str, remedy: str | None
+) -> None:
+    around = Around(
+        {42: question("a", assignee="alice")}, {9: run(id=9, state=RunState.HELD, reason="poison")}, {4: "full"}
+    )
+
+    assert asked(PARKED, waits=waits, around=around) == Why(short, what, remedy)
+
+
+def test_a_timer_says_when_it_is_over_and_a_retry_whose_it_is() -> None:
+    sleep = asked(PARKED, waits=[wait("sleep", WaitKind.TIMER, due_at=NOW + 7_200 * SECOND)])
+    retry = asked(PARKED, waits=[wait("1/fetch~2", WaitKind.TIMER, due_at=NOW + 60 * SECOND)])
+    limit = asked(PARKED, waits=[wait("timeout#2", WaitKind.TIMER, due_at=NOW + 60 * SECOND)])
+
+    assert sleep.short == "due in 2 h 00 min" and sleep.what.startswith("its time, in 2 h 00 min (")
+    assert sleep.remedy is None
+    assert retry.what.startswith("another try of 1/fetch, in 1 min 00 s")
+    assert limit.what.startswith("the end of a time limit, in 1 min 00 s")
+
+
+def test_several_waits_are_named_up_to_three_and_a_question_comes_first_among_the_remedies() -> None:
+    waits = [wait("a"), wait("b", WaitKind.ANSWER, target=42), wait("c"), wait("d")]
+
+    answer = asked(PARKED, waits=waits)
+
+    assert answer.what == "a message, an answer to i42, a message and 1 more"
+    assert answer.remedy is not None and "i42" in answer.remedy
+    assert asked(PARKED, waits=waits[:2]).what == "a message and an answer to i42"
+
+
+def test_a_parked_run_whose_time_has_come_waits_for_a_worker() -> None:
+    answer = asked(run(state=RunState.WAITING, ready_at=NOW - SECOND), waits=[wait("sleep", WaitKind.TIMER)])
+
+    assert answer.short == "no worker is alive"

@@ -27,6 +27,13 @@ def fleet(store_url: str, tmp_path: Path) -> Iterator[processes.Fleet]:
 
 
 @pytest.fixture
+def waiters(fleet: processes.Fleet) -> processes.Fleet:
+    """The same, with the agents that wait."""
+    fleet.extra["PERDURE_TEST_AGENTS"] = "tests.support.waiters"
+    return fleet
+
+
+@pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SideLog:
     """A side log, also for bodies that run in the test's own process."""
     path = tmp_path / "side.jsonl"

@@ -13,7 +13,7 @@ import pytest
 from perdure.core.records import Run, RunState
 from perdure.errors import StartMismatch, StoreUnavailable, UsageError
 from tests.support.agents import app_on
-from tests.support.children import run_children
+from tests.support.children import go_when_ready, run_children
 from tests.support.processes import Fleet
 from tests.support.sidelog import VARIABLE, SideLog, say
 from tests.support.waiting import becomes, until
@@ -85,26 +85,6 @@ def test_c04_ten_processes_that_start_one_key_at_once_get_one_run_and_the_odd_on
     assert all("another key" in line["text"] for line in log.lines("refused"))
     assert all(len(begins) == 1 for begins in log.begins().values()), "and it was executed once"
     assert asyncio.run(the_only_run()).id == run.id
-
-
-class go_when_ready:  # noqa: N801  # reads as what it does
-    """Give the signal when all are ready, from a thread of its own."""
-
-    def __init__(self, ready: list[Path], go: Path) -> None:
-        self._ready, self._go = ready, go
-
-    def __enter__(self) -> None:
-        from threading import Thread
-
-        self._thread = Thread(target=self._wait)
-        self._thread.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._thread.join()
-
-    def _wait(self) -> None:
-        until(lambda: all(path.exists() for path in self._ready), "all ten are ready")
-        self._go.touch()
 
 
 def test_c22_two_groups_of_producers_that_start_the_same_keys_in_opposite_orders_do_not_deadlock(

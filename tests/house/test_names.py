@@ -8,13 +8,13 @@ import perdure
 from perdure import errors
 from tests.house import tree
 
-VERBS = {"App", "Again", "Retry", "Handle", "RunInfo", "step", "now", "random", "uuid4", "current"}
+VERBS = {
+    "App", "Again", "Retry", "Handle", "RunInfo", "InterruptInfo", "MessageInfo", "Child", "Default", "step", "now",
+    "random", "uuid4", "current", "sleep", "sleep_until", "timeout", "interrupt", "receive", "send", "call", "start",
+}  # fmt: skip
 """What an agent and its caller use today."""
 
-LATER = {
-    "effect", "effect_key", "sleep", "sleep_until", "timeout", "interrupt", "receive", "send", "call", "start", "emit",
-    "meter",
-}  # fmt: skip
+LATER = {"effect", "effect_key", "emit", "meter"}
 """Names that are kept free for what is coming: nothing else may take them."""
 
 ERRORS = {

@@ -27,10 +27,10 @@ LONG_FUNCTIONS: dict[str, str] = {}
 
 BROAD_HANDLERS: dict[str, str] = {
     "src/perdure/cli/__init__.py::main": "the end of a command: a defect becomes a traceback and its exit code",
-    "src/perdure/client/connection.py::Client._start_batch": "the batch's edge: each start is told its own failure",
     "src/perdure/runtime/group.py::GroupCommit._flush_one": "the loop's edge: whoever waits for the batch is told",
     "src/perdure/runtime/keeper.py::Keeper.run": "the service's edge: the worker is told that its lease is lost",
     "src/perdure/runtime/service.py::serve": "the one place where a loop backs off and goes on",
+    "src/perdure/runtime/starts.py::Company._write_batch": "the batch's edge: each item is told its own failure",
     "src/perdure/runtime/stepping.py::_attempt": "the edge of user code: a step's body",
     "src/perdure/runtime/superstep.py::_ending_of": "the edge of user code: the agent",
     "src/perdure/runtime/tenure.py::Tenure._execute": "the loop's edge: one run breaks off, the worker goes on",

@@ -389,9 +389,9 @@ def test_a_count_takes_a_name() -> None:
 @pytest.mark.parametrize(
     ("start", "says"),
     [
-        ({}, r"not over after 30 days .* is running, pinned to rehearsal: the last body that began is 'tell', try 1"),
+        ({}, r"not over after 100 days .* is running, pinned to rehearsal: the last body that began is 'tell', try 1"),
         ({"queue": "far"}, r"is queued: no agent on the stage has queue 'far' \(there is default\)"),
-        ({"delay": "60d"}, r"is queued: it is due in 30 days"),
+        ({"delay": "130d"}, r"is queued: it is due in 30 days"),
     ],
 )
 def test_what_never_ends_says_what_it_needs(start: Any, says: str) -> None:

@@ -145,7 +145,7 @@ def test_a_body_does_not_begin_where_trust_has_lapsed_while_its_try_was_written(
         begun.append("now")
 
     async def act(host: Host) -> None:
-        super_step = SuperStep(host, claimed_run(b"", recoveries=1), number=1, durability=None)  # type: ignore[arg-type]
+        super_step = SuperStep(host, claimed_run(b"", recoveries=1), number=1, durability=None, claimed_s=0.0)  # type: ignore[arg-type]
         running = asyncio.create_task(super_step.run(body.__call__))
         await idle()
         assert [type(each) for each in host.asked] == [RecordAttempt]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, RunFailed
+from perdure import App, Handle, RunFailed
 
 _names = itertools.count()
 
@@ -63,3 +63,45 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: fl
                 await asyncio.get_running_loop().run_in_executor(None, lambda: None)
     except TimeoutError:
         raise AssertionError(f"never happened: {what}") from None
+
+
+async def parked(handle: Handle[Any], worker: Any = None) -> None:
+    """Look until the run waits without a worker; with one, until nothing is in that worker's hands either."""
+
+    async def waits() -> bool:
+        info = await handle.status()
+        assert info.state not in ("completed", "failed", "cancelled", "held"), f"it did not wait: {info}"
+        return info.state == "waiting" and (worker is None or worker.running == 0)
+
+    await until(waits, f"{handle.run_id} is parked")
+
+
+async def asked(app: App, handle: Handle[Any], count: int = 1) -> dict[str, str]:
+    """Look until the run has so many open questions; their ids by their names."""
+    found: dict[str, str] = {}
+
+    async def are_there() -> bool:
+        found.clear()
+        found.update({each.name: each.id for each in await app.interrupts(run_id=handle.run_id)})
+        return len(found) >= count
+
+    await until(are_there, f"{handle.run_id} has asked {count} questions")
+    return found
+
+
+async def idle(turns: int = 100) -> None:
+    """Let everything run that can."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def crash(app: App, worker: Any) -> None:
+    """End what the worker has in hand as its death would, at once; it goes on under a new identity."""
+    number = worker.id
+    worker._tenure.lose("killed by the test")
+    await (await app._client()).store.take_over([number], recoveries_max=5)
+
+
+async def keys_of(handle: Handle[Any]) -> list[str]:
+    """The keys of what the run has recorded, in order."""
+    return [row.key for row in await handle.history() if row.key]

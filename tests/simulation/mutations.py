@@ -20,11 +20,13 @@ from perdure.testing.simulation.world import Stuck
 from tests.simulation.breaking import Mutation
 from tests.simulation.claim_mutations import CLAIMS
 from tests.simulation.ownership_mutations import OWNERSHIP
+from tests.simulation.parking_mutations import PARKING
 from tests.simulation.runtime_mutations import RUNTIME
 from tests.simulation.sqlite_mutations import SQLITE
 from tests.simulation.thread_mutations import THREADS
+from tests.simulation.waiting_mutations import WAITING
 
-MUTATIONS = (*RUNTIME, *OWNERSHIP, *CLAIMS, *THREADS, *SQLITE)
+MUTATIONS = (*RUNTIME, *PARKING, *OWNERSHIP, *CLAIMS, *THREADS, *WAITING, *SQLITE)
 
 SEEDS_MAX = 2_000
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from perdure.client.connection import Client
-from perdure.core.changes import BeginSuperStep, CommitOutcome, EndRun, Started
+from perdure.core.changes import BeginSuperStep, CommitOutcome, EndRun, Started, StartRun
 from perdure.core.codec import Codec
 from perdure.core.endings import Lost
 from perdure.core.journal import Journal
@@ -33,7 +33,7 @@ async def _told_before_the_flush(original: Any, group: Any, batch: Any) -> None:
 
 
 async def _started_before_the_flush(original: Any, group: Any, batch: Any) -> None:
-    if group._flush.__name__ == "_start_batch":
+    if isinstance(batch.items[0], StartRun):
         batch.done.set_result([Started(ask.id, ask.thread_id, True) for ask in batch.items])
         group._settled(batch)
     await original(group, batch)

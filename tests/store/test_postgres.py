@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from perdure.core.limits import NEVER_US
 from perdure.store.postgres import PostgresStore
 from perdure.store.protocol import Store
 from perdure.testing.conformance import StoreConformance
 from tests.support import postgres
 
 pytestmark = pytest.mark.postgres
+
+COMPARED = (
+    ("workers", "lease_until"),
+    ("runs", "ready_at"),
+    ("runs", "deadline_at"),
+    ("waits", "due_at"),
+    ("interrupts", "expires_at"),
+    ("messages", "taken_at"),
+)
+"""The times that are compared with the server's clock."""
 
 
 class TestPostgresStore(StoreConformance):
@@ -23,9 +34,10 @@ class TestPostgresStore(StoreConformance):
         schema = self.url.rpartition("=")[2]
         connection = await asyncpg.connect(self.url.rpartition("&")[0])
         try:
-            for table, column in (("workers", "lease_until"), ("runs", "ready_at")):
+            for table, column in COMPARED:
                 await connection.execute(
-                    f"update {schema}.{table} set {column} = {column} - {int(seconds * 1_000_000)}"
+                    f"update {schema}.{table} set {column} = {column} - {int(seconds * 1_000_000)} "
+                    f"where {column} <> {NEVER_US}"
                 )
         finally:
             await connection.close()

@@ -6,33 +6,56 @@ import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
+from perdure.core import limits
 from perdure.core.changes import (
+    Answered,
     AppendCheckpoint,
     BeginSuperStep,
+    BuryMessage,
     ClaimRequest,
+    CloseWait,
+    CommitOutcome,
     EndRun,
+    ForkRun,
     HoldRun,
+    InterruptFilter,
+    NewAnswer,
+    NewInterrupt,
+    NewMessage,
     NewWorker,
+    OpenWait,
+    Parent,
+    ParkRun,
+    QuestionOpen,
     RecordAttempt,
     RequeueRun,
+    RunFilter,
+    SendMessage,
+    Sent,
+    Started,
     StartRun,
 )
-from perdure.core.limits import SUSPECT_STRIKES
-from perdure.core.records import Blob, HeldReason, IfBusy, RunState
+from perdure.core.limits import NEVER_US, SUSPECT_STRIKES
+from perdure.core.records import Blob, Claimed, HeldReason, IfBusy, RunState, WaitKind
 from perdure.store.postgres import PostgresStore
 from tests.support import postgres
 
 pytestmark = pytest.mark.postgres
 
 ROWS = 200_000
+PARKED = 100_000
 ROWS_READ_MAX = 40
 """A scan that returns or filters more rows than this does not find its few by an index."""
 PAGES_READ_MAX = 60
 """A scan that reads more pages than this reads its index from end to end."""
+
+TABLES = ("threads", "runs", "checkpoints", "starts", "attempts", "blobs", "waits", "interrupts", "messages")
 
 EXPLAIN = """
 load 'auto_explain';
@@ -65,6 +88,30 @@ insert into {schema}.starts (run, key, digest) select -n, 'old' || n, '' from ge
 insert into {schema}.attempts (run, fence, started_at, super_step, attempt, key)
 select -n, 1, 0, 1, 1, 'step' from generate_series(1, {rows}) n;
 insert into {schema}.blobs (thread, digest, data) select -n, '', '' from generate_series(1, {rows}) n;
+
+insert into {schema}.threads (id, last_ordinal, depth, created_at, head, thread_id, agent)
+select -{rows} - n, 1, 1, 0, -{rows} - n, 'parked' || n, 'agent' from generate_series(1, {parked}) n;
+insert into {schema}.runs (
+  id, thread, ordinal, ready_at, fence, created_at, priority, attempt, recoveries, strikes, super_step, ready, state,
+  agent, queue, digest, parent, awaited
+)
+select
+  -{rows} - n, -{rows} - n, 1, case n % 2 when 0 then 4611686018427387904 else 4000000000000000 + n end, 1, 0, 0, 1, 0,
+  0, 1, true, 'waiting', 'agent', 'lane', '', case n % 5 when 0 then -n end, true
+from generate_series(1, {parked}) n;
+insert into {schema}.waits (run, opened_at, due_at, target, super_step, kind, key)
+select
+  -{rows} - n, 0, case n % 2 when 1 then 4000000000000000 + n end,
+  case n % 5 when 1 then n when 3 then -{rows} - n - 1 when 4 then -n end, 1, n % 5, 'w'
+from generate_series(1, {parked}) n;
+insert into {schema}.interrupts (id, run, created_at, super_step, state, key, name, digest, on_timeout, payload)
+select -n, -{rows} - n, 0, 1, case n % 5 when 1 then 'open' else 'answered' end, 'w', 'approve', '', 'raise', ''
+from generate_series(1, {parked}) n;
+insert into {schema}.messages (id, thread, seq, sent_at, taken_at, sender, label, dead, payload)
+select
+  -n, -{rows} - n % 1000 - 1, n, 0, case n % 3 when 1 then 4000000000000000 end, '', 'note',
+  case n % 3 when 2 then 'odd' end, ''
+from generate_series(1, {parked}) n;
 """
 
 
@@ -76,16 +123,18 @@ def test_c26_plans_made_on_empty_tables_stay_right_when_they_are_full() -> None:
         schema = url.rpartition("=")[2]
         store = PostgresStore(url)
         await store.open()
-        for table in ("threads", "runs", "checkpoints", "starts", "attempts", "blobs"):
+        for table in TABLES:
             await execute(url, f"alter table {schema}.{table} set (autovacuum_enabled = off)")
         for _ in range(6):
             await use(store, 3)
-        await execute(url, FILL.format(schema=schema, rows=ROWS))
+            await wait_and_wake(store)
+        await execute(url, FILL.format(schema=schema, rows=ROWS, parked=PARKED))
         for line in [store._commits, store._claims, *store._clients._lines]:
             if line.connection is not None:
                 line.connection.add_log_listener(lambda _, message: plans.extend(parse(message.message)))
                 await line.connection.execute(EXPLAIN)
         await use(store, 3)
+        await wait_and_wake(store)
         await store.close()
 
     asyncio.run(main())
@@ -101,8 +150,9 @@ def test_c26_plans_made_on_empty_tables_stay_right_when_they_are_full() -> None:
     assert wasteful == []
 
 
-def test_the_index_of_suspects_knows_what_a_suspect_is() -> None:
+def test_the_indexes_know_what_a_suspect_is_and_when_never_is() -> None:
     assert SUSPECT_STRIKES == 3
+    assert NEVER_US == 4611686018427387904
 
 
 async def use(store: PostgresStore, count: int) -> None:
@@ -154,6 +204,86 @@ async def use(store: PostgresStore, count: int) -> None:
         ends = [EndRun(c.run, c.fence, c.thread, 9, RunState.COMPLETED, b"", None, 2) for c in claimed]
         await store.commit(worker, ends)
     await store.retire(worker)
+
+
+async def wait_and_wake(store: PostgresStore) -> None:
+    """Every verb of waiting, on a few runs."""
+    first = await store.reserve_ids(100)
+    ids = iter(range(first + 20, first + 100))
+    worker = next(ids)
+    await store.register(NewWorker(worker, "w", "h", 1, "v1", 3_600_000_000))
+    await store.start([start(first + n, f"p{first + n}") for n in range(7)])
+    request = ClaimRequest(worker, ("agent", "none"), ("lane", "none"), "v1", 10)
+    asks, receives, waits, sends, sleeps, naps, child = await store.claim(request)
+    question = NewInterrupt(next(ids), "approve", b"?", None, "", "raise", "ann")
+    opened = [
+        wait(asks, WaitKind.ANSWER, interrupt=question),
+        wait(receives, WaitKind.MESSAGE, labels=("note",)),
+        wait(waits, WaitKind.RUN, target=child.run),
+        wait(sends, WaitKind.ROOM, target=receives.thread),
+        wait(sleeps, WaitKind.TIMER, delay_us=3_600_000_000),
+        wait(naps, WaitKind.TIMER, delay_us=3_600_000_000),
+    ]
+    with mock.patch.object(limits, "MAILBOX_MAX", 0):
+        outcome = await store.commit(worker, [*opened, *(ParkRun(c.run, c.fence, c.thread) for c in (asks, sends, naps))])
+        assert outcome == CommitOutcome()
+    later = [replace(start(next(ids), c.thread_id), if_busy=IfBusy.UNLESS_ASKED) for c in (asks, sleeps)]
+    assert [type(each) for each in await store.start(later)] == [QuestionOpen, Started]
+    assert await store.waits([asks.run, receives.run, waits.run, sends.run]) != []
+    assert [each.id for each in await store.interrupts(InterruptFilter(after=first, limit=1))] == [question.id]
+    assert [each.id for each in await store.interrupts(InterruptFilter(run=asks.run))] == [question.id]
+    assert [each.id for each in await store.interrupts(InterruptFilter(assignee="ann", after=first))] == [question.id]
+    assert isinstance(await store.answer(NewAnswer(question.id, b"yes", None)), Answered)
+    assert await store.next_due() is not None
+    messages = [NewMessage(next(ids), receives.thread_id, "", "note", b"", ()) for _ in range(3)]
+    assert await store.send(messages) == [Sent(receives.thread, n) for n in (1, 2, 3)]
+    with mock.patch.object(limits, "MAILBOX_MAX", 3):
+        await store.commit(
+            worker,
+            [
+                CloseWait(**place(receives), key="w", record=step(receives), take=1),
+                BuryMessage(receives.run, receives.fence, receives.thread, 2, "odd"),
+            ],
+        )
+    message = NewMessage(next(ids), receives.thread_id, "", "note", b"", ())
+    await store.commit(worker, [SendMessage(**place(sleeps), key="w", record=step(sleeps), message=message)])
+    assert len(await store.mailbox(receives.thread)) == 2
+    assert len(await store.dead_letters(receives.thread)) == 1
+    await store.dead_letters(limit=1)
+    assert await store.revive(messages[1].id) is not None
+    begun = start(next(ids), f"p{first + 10}")
+    parent = Parent(sleeps.run, sleeps.fence, worker)
+    await store.start([replace(begun, parent=parent)])
+    await store.commit(worker, [EndRun(child.run, child.fence, child.thread, 2, RunState.COMPLETED, b"", None, 2)])
+    assert await store.list_runs(RunFilter(parent=sleeps.run)) != []
+    await store.fork(ForkRun(start(next(ids), f"p{first + 11}"), 2, b"s", (await store.checkpoints(sleeps.run))[1:]))
+    again = CloseWait(**place(waits), key="w", record=step(waits))
+    await store.commit(worker, [again, BeginSuperStep(waits.run, waits.fence, waits.thread, 2, b"", b"s", 2, (), True)])
+    await store.start([replace(start(next(ids), waits.thread_id), if_busy=IfBusy.ROLLBACK)])
+    assert list(await store.cancellations(worker)) == [waits.run]
+    await store.cancel(sleeps.run, "enough", b"")
+    for parked in (sends, naps):
+        await store.cancel(parked.run, "enough", b"")
+    ended = [EndRun(c.run, c.fence, c.thread, 3, RunState.CANCELLED, b"", None, 2, (), True) for c in (waits, sleeps)]
+    await store.commit(
+        worker, [*ended, EndRun(receives.run, receives.fence, receives.thread, 2, RunState.FAILED, b"", None, 2)]
+    )
+    while claimed := await store.claim(ClaimRequest(worker, ("agent",), ("lane",), "v1", 10, suspects=10)):
+        ends = [EndRun(c.run, c.fence, c.thread, 9, RunState.CANCELLED, b"", None, 2, (), True) for c in claimed]
+        await store.commit(worker, ends)
+    await store.retire(worker)
+
+
+def place(claimed: Claimed) -> dict[str, int]:
+    return {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread, "super_step": 1}
+
+
+def wait(claimed: Claimed, kind: WaitKind, **fields: Any) -> OpenWait:
+    return OpenWait(**place(claimed), key="w", kind=kind, **fields)
+
+
+def step(claimed: Claimed) -> AppendCheckpoint:
+    return AppendCheckpoint(claimed.run, claimed.fence, claimed.thread, 1, "w", 1, 1, 7, False, b"", 1, 2)
 
 
 def start(id: int, thread_id: str) -> StartRun:

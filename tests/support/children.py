@@ -7,10 +7,12 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tests.support.processes import ROOT
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 PRELOADED = [
     "pytest",
@@ -51,3 +53,21 @@ def run_children(target: Callable[..., None], arguments: Sequence[tuple[Any, ...
             if child.exitcode is None:
                 child.kill()
                 child.join()
+
+
+class go_when_ready:  # noqa: N801  # reads as what it does
+    """Give the children the signal when all of them are ready, from a thread of its own: both are files."""
+
+    def __init__(self, ready: list[Path], go: Path) -> None:
+        self._ready, self._go = ready, go
+
+    def __enter__(self) -> None:
+        self._thread = Thread(target=self._wait)
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.join()
+
+    def _wait(self) -> None:
+        until(lambda: all(path.exists() for path in self._ready), "all children are ready")
+        self._go.touch()

@@ -88,6 +88,8 @@ class Fleet:
         self.folder = folder
         self.log = SideLog(folder / "side.jsonl")
         self.workers: list[WorkerProcess] = []
+        self.extra: dict[str, str] = {}
+        """More of the environment of those who are hired from now on."""
 
     def environ(self, *, clock_s: float = 0, **settings: Any) -> dict[str, str]:
         """The environment of a worker process."""
@@ -99,6 +101,7 @@ class Fleet:
             "PERDURE_TEST_CLOCK_S": str(clock_s),
             VARIABLE: str(self.log.path),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+            **self.extra,
         }
 
     def hire(self, *, clock_s: float = 0, **settings: Any) -> WorkerProcess:

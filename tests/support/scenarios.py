@@ -13,13 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from perdure import App, Handle, RunFailed, RunHeld
+from perdure import App, Conflict, Handle, RunCancelled, RunFailed, RunHeld
+from perdure.core.records import RunState
 from perdure.store.protocol import Store
 from perdure.testing.crashpoints import MOMENTS, WRITES, Fault, FaultyStore, Moment
+from tests.support import waiting_lives
 from tests.support.lives import app, draining, gates
 from tests.support.sidelog import VARIABLE
 
 PATIENCE_S = 30.0
+
+LOOK_S = 0.01
+"""Between two looks at what others do."""
+
+assert waiting_lives.app is app, "it has its agents by that import"
 
 QUICKLY = {"lease_s": 30, "poll_s": 0.05}
 """A worker's settings: whoever is dead is declared dead, and nobody waits for a lease."""
@@ -146,6 +153,103 @@ async def play_drain(app: App, name: str) -> None:
     await asyncio.gather(*ends)
 
 
+# -- waiting ----------------------------------------------------------------------------------------------------
+
+
+async def play_pausing(app: App, name: str) -> None:
+    assert await (await begin(app, "pausing", name, "w")).result(PATIENCE_S) == 2
+
+
+async def play_racing(app: App, name: str) -> None:
+    assert await (await begin(app, "racing", name, "w")).result(PATIENCE_S) == "W11"
+
+
+async def play_asking(app: App, name: str) -> None:
+    """A person answers whatever is asked."""
+    handle = await begin(app, "asking", name, "w")
+    await answered(app, handle, {"first": "x", "second": 7})
+    assert await handle.result(PATIENCE_S) == "WX7"
+
+
+async def play_unanswered(app: App, name: str) -> None:
+    await cancelled(await begin(app, "unanswered", name, "w"), "nobody answered 'at least' in time")
+
+
+async def play_correspondence(app: App, name: str) -> None:
+    handle = await begin(app, "correspondence", name)
+    assert await handle.result(PATIENCE_S) == ["reader", "M0", "M1", "M1"]
+
+
+async def play_leading(app: App, name: str) -> None:
+    handle = await begin(app, "leading", name, "w")
+    assert await handle.result(PATIENCE_S) == ["W", "RUNFAILED", "cancelled"]
+
+
+async def play_undoing(app: App, name: str) -> None:
+    """Somebody cancels a run that waits for its child, which waits, too."""
+    handle = await begin(app, "undoing", name, "w")
+    await parked(app, name, f"{name}/below")
+    await handle.cancel("no use")
+    await cancelled(handle, "no use")
+    (below,) = await app.runs(thread_id=f"{name}/below")
+    await cancelled(app.handle(below.run_id), "no use")
+
+
+async def play_belated(app: App, name: str) -> None:
+    handle: Handle[Any] = await app.start("belated", "w", key=name, thread_id=name, queue=name, deadline=0.3)
+    try:
+        await handle.result(PATIENCE_S)
+    except RunFailed as failed:
+        assert "before its deadline" in failed.error.message
+    else:
+        raise AssertionError("it did not fail")
+
+
+async def play_fork(app: App, name: str) -> None:
+    """A run that has asked and ended, and a fork of it that is answered otherwise."""
+    await play_asking(app, name)
+    try:
+        fork = await app.thread(name).fork(1, "note", thread_id=f"{name}/fork")
+    except Conflict:
+        (run,) = await app.runs(thread_id=f"{name}/fork")
+        fork = app.handle(run.run_id)
+    await answered(app, fork, {"second": 8})
+    assert await fork.result(PATIENCE_S) == "WX8"
+
+
+async def answered(app: App, handle: Handle[Any], answers: dict[str, Any]) -> None:
+    """Answer what the run asks, until all has been."""
+    left = dict(answers)
+    async with asyncio.timeout(PATIENCE_S):
+        while left:
+            for asked in await app.interrupts(state=None, run_id=handle.run_id):
+                if asked.name in left:
+                    await app.resume(asked.id, left.pop(asked.name), by="ann")
+            await asyncio.sleep(LOOK_S)
+
+
+async def parked(app: App, *threads: str) -> None:
+    """Wait until the runs of these threads are parked, or are over or being cancelled already."""
+    async with asyncio.timeout(PATIENCE_S):
+        for thread in threads:
+            while not any(_rests(run) for run in await app.runs(thread_id=thread)):
+                await asyncio.sleep(LOOK_S)
+
+
+def _rests(run: Any) -> bool:
+    return run.cancel is not None or run.state in (RunState.WAITING, RunState.CANCELLED)
+
+
+async def cancelled(handle: Handle[Any], why: str) -> None:
+    """See the run end as cancelled, for this reason."""
+    try:
+        await handle.result(PATIENCE_S)
+    except RunCancelled as ended:
+        assert why in ended.reason
+    else:
+        raise AssertionError("it was not cancelled")
+
+
 def mend(name: str) -> None:
     """What an operator does before he sends a run on."""
     (Path(os.environ[VARIABLE]).parent / f"{name}-mended").touch()
@@ -197,6 +301,8 @@ class Case:
     them with `$PERDURE_TEST_EVERY_POINT`."""
     slow: bool = False
     """Only with `$PERDURE_TEST_EVERY_POINT`."""
+    around: frozenset[str] = WRITES
+    """Only around these writes: the others are those of another scenario, and are tried there."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def moments(self, store_url: str) -> tuple[Moment, ...]:
@@ -206,7 +312,7 @@ class Case:
 
     @property
     def verbs(self) -> frozenset[str]:
-        return WRITES if self.whole or every_point() else WRITES - ABOUT_ITSELF
+        return WRITES if every_point() else self.around - (frozenset() if self.whole else ABOUT_ITSELF)
 
 
 def every_point() -> bool:
@@ -241,5 +347,14 @@ CASES = {
     "two starters of one run": Case(play_two_starters),
     "a drain in the middle": Case(play_drain, whole=True, options={"worker": None}),
     "a recovery": Case(play_in_a_row_sync, options={"first": at("commit", 2, "lost")}),
+    "sleeps and limits": Case(play_pausing),
+    "a race of waits": Case(play_racing),
+    "questions and answers": Case(play_asking),
+    "questions that nobody answers": Case(play_unanswered),
+    "messages": Case(play_correspondence),
+    "children": Case(play_leading),
+    "a cancellation, and what was done is undone": Case(play_undoing),
+    "a deadline": Case(play_belated),
+    "a fork": Case(play_fork, around=frozenset({"fork", "answer", "claim"})),
     "a claim whose answer was lost": Case(play_single, options={"always": [at("claim", 1, "lost", dies=False)]}),
 }

@@ -1,12 +1,14 @@
 """`python -m tests.support.serving`: a worker process of the crash tests.
 
 What `app.serve()` does, with every telemetry event in the side log. Settings come as JSON in `$PERDURE_TEST_SETTINGS`.
+`$PERDURE_TEST_AGENTS` names the module of the app, if it is another than `agents`; its `prepare` is called before.
 `$PERDURE_TEST_CLOCK_S` moves this process's wall clocks by that many seconds; `$PERDURE_TEST_MACHINE_CLOCK` names a
 file that says how far off the machine's clock is.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -43,10 +45,12 @@ def main() -> None:
     move_clocks(float(os.environ.get("PERDURE_TEST_CLOCK_S", "0")))
     if machine := os.environ.get("PERDURE_TEST_MACHINE_CLOCK"):
         follow_clock(Path(machine))
-    from tests.support.agents import app, witness
+    from tests.support.agents import witness
 
+    agents = importlib.import_module(os.environ.get("PERDURE_TEST_AGENTS", "tests.support.agents"))
+    getattr(agents, "prepare", lambda: None)()
     telemetry.subscribe(witness)
-    app.serve(**json.loads(os.environ.get("PERDURE_TEST_SETTINGS", "{}")))
+    agents.app.serve(**json.loads(os.environ.get("PERDURE_TEST_SETTINGS", "{}")))
     say("ended")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.bench import growth, imports, latency, replay, throughput
+from perdure.bench import growth, imports, latency, parked, replay, throughput
 from perdure.bench.goals import MEASURES, Reading
 from perdure.bench.ground import Ground, ground_at, kind_of
 from perdure.client.serving import run_loop
@@ -20,6 +20,7 @@ ON_GROUND: Final[dict[str, Measure]] = {
     "P2": throughput.steps_per_s,
     "P3": latency.step_ms,
     "P5": throughput.runs_per_s,
+    "P6": parked.waiting,
     "P7": replay.replay_ms,
     "P9": growth.bytes_and_load,
 }

@@ -1,9 +1,9 @@
 """The command line: `perdure …`, or `python -m perdure …`.
 
 **Shape.** `root` lists the commands by name and loads one only when it is asked for, so `perdure --help` imports
-click and nothing else. Commands that only look work on a store (`--store`); commands that run code take a
-`MODULE:APP`. Rows become plain documents (`documents`), a document becomes JSON or a page (`terminal`); why a run
-waits (`waiting`) and what happened to it (`timeline`) are decided without I/O.
+click and nothing else. Commands that need nobody's code work on a store (`--store`): they look, answer, send, cancel;
+commands that run code take a `MODULE:APP`. Rows become plain documents (`documents`), a document becomes JSON or a page
+(`terminal`); why a run waits (`waiting`, `awaiting`) and what happened to it (`timeline`) are decided without I/O.
 
 **Streams.** Stdout carries what was asked for, one JSON document with `--json`; everything else goes to stderr.
 

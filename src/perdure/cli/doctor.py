@@ -12,15 +12,19 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import click
 
 from perdure.cli.exits import Exit
 from perdure.cli.options import json_option, store_option
+from perdure.cli.remedies import told
 from perdure.cli.stores import run_async, sqlite_path
 from perdure.errors import PerdureError, SchemaAhead, SchemaOutdated, UsageError
+
+if TYPE_CHECKING:
+    from perdure.store.protocol import Store
 
 
 class Check(NamedTuple):
@@ -116,8 +120,33 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
         yield Check("store", True, f"{store.url} answers, opened in {(time.perf_counter() - began) * 1e3:.0f} ms")
         for check in await store.diagnose():
             yield Check(*check)
+        for found in await _for_people(store):
+            yield found
     finally:
         await store.close()
+
+
+async def _for_people(store: Store) -> list[Check]:
+    """What waits for a person to do something. That is nobody's fault, so it is well; but it should be seen."""
+    from perdure.core.changes import InterruptFilter, RunFilter
+    from perdure.core.limits import LIST_ROWS_MAX
+    from perdure.core.records import RunState
+    from perdure.terminal.text import count
+
+    found = {
+        ("questions", "open question", "perdure interrupts list"): len(
+            await store.interrupts(InterruptFilter(limit=LIST_ROWS_MAX))
+        ),
+        ("dead letters", "dead letter", "perdure messages dead"): len(await store.dead_letters(limit=LIST_ROWS_MAX)),
+        ("held runs", "held run", "perdure runs list --state held"): len(
+            await store.list_runs(RunFilter(state=RunState.HELD, limit=LIST_ROWS_MAX))
+        ),
+    }
+    return [
+        Check(what, True, f"{count(number, noun)}{' or more' if number >= LIST_ROWS_MAX else ''}: `{shown}`")
+        for (what, noun, shown), number in found.items()
+        if number
+    ]
 
 
 def _print(checks: list[Check]) -> None:
@@ -131,7 +160,7 @@ def _print(checks: list[Check]) -> None:
     rows.columns[2].overflow = "fold"
     for check in checks:
         mark = Text(page.marks.ok, "green") if check.well else Text(page.marks.bad, "bold red")
-        rows.add_row(mark, check.what, Text(check.found, style="" if check.well else "bold"))
+        rows.add_row(mark, check.what, Text(told(check.found), style="" if check.well else "bold"))
     page.print(rows)
     wrong = sum(not check.well for check in checks)
     page.say()

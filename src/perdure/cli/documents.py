@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.cli.facts import Fact, Facts
-from perdure.cli.reading import RunLog
+from perdure.cli.reading import Mail, RunLog
 from perdure.cli.remedies import told
-from perdure.cli.timeline import Handover, SuperStep, Try
+from perdure.cli.timeline import SuperStep, Try
+from perdure.cli.verbs import Verb
+from perdure.cli.waiting_documents import asked_document, child_document, wait_document
 from perdure.client.info import agent_state
+from perdure.core.limits import NEVER_US
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
 from perdure.terminal.text import iso
 
@@ -49,10 +52,13 @@ def run_document(fact: Fact) -> Document:
         "key": run.key,
         "tenant": run.tenant,
         "tags": list(run.tags),
+        "parent": None if run.parent is None else run_id(run.parent),
+        "deadline_at": time(run.deadline_at),
+        "cancel": run.cancel,
         "remedy": told(fact.why.remedy) if fact.why and fact.why.remedy else None,
         "reason": run.reason,
         "detail": run.detail,
-        "ready_at": iso(run.ready_at),
+        "ready_at": None if run.ready_at >= NEVER_US else iso(run.ready_at),
     }
 
 
@@ -69,6 +75,10 @@ def run_page_document(fact: Fact, log: RunLog, *, full: bool) -> Document:
     return {
         **run_document(fact),
         "super_steps": [_super_step(step, log, full=full) for step in log.line.super_steps],
+        "parked": [{"from": iso(line.from_at), "until": time(line.until_at)} for line in log.stretches()],
+        "waits": [wait_document(wait, log.around) for wait in fact.waits],
+        "questions": [asked_document(row) for row in log.questions.values()],
+        "children": [child_document(child) for child in log.children.values()],
         "workers": [worker_document(log.workers[number]) for number in sorted(involved) if number in log.workers],
     }
 
@@ -78,7 +88,7 @@ def _super_step(step: SuperStep, log: RunLog, *, full: bool) -> Document:
     document: Document = {
         "super_step": step.number,
         "began_at": time(boundary.ended_at if boundary else None),
-        "steps": [_line(line, log, full=full) for line in step.lines if not isinstance(line, Handover)],
+        "steps": [_line(line, log, full=full) for line in step.lines if isinstance(line, Checkpoint | Try)],
     }
     if full:
         document["arguments"] = log.arguments(boundary) if boundary else None
@@ -89,6 +99,7 @@ def _line(line: Checkpoint | Try, log: RunLog, *, full: bool) -> Document:
     row = line.row if isinstance(line, Try) else line
     document: Document = {
         "key": row.key,
+        "kind": (log.verb(row) if isinstance(row, Checkpoint) else Verb.STEP).value,
         "attempt": row.attempt,
         "state": _line_state(line),
         "recorded": isinstance(row, Checkpoint),
@@ -148,14 +159,17 @@ def thread_document(thread: Thread, *, head: Run | None) -> Document:
 
 
 def thread_page_document(
-    thread: Thread, *, head: Run | None, facts: Facts, boundaries: Sequence[Checkpoint]
+    thread: Thread, *, head: Run | None, facts: Facts, boundaries: Sequence[Checkpoint], mail: Mail
 ) -> Document:
-    """A thread with its newest runs and boundaries."""
+    """A thread with what waits there, its newest runs and boundaries."""
     return {
         **thread_document(thread, head=head),
         "snapshot": None
         if thread.snapshot_run is None
         else {"run_id": run_id(thread.snapshot_run), "super_step": thread.snapshot_step},
+        "mailbox": mail.waiting,
+        "dead_letters": mail.dead,
+        "questions": [asked_document(row) for row in mail.questions],
         "runs": [run_document(fact) for fact in facts.items],
         "checkpoints": [_boundary(row) for row in boundaries],
     }

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.cli.awaiting import Around
 from perdure.cli.waiting import Why, why
+from perdure.client.waits import thread_names
 from perdure.core.display import render
 from perdure.core.failures import decode_error
-from perdure.core.records import ErrorInfo, Run, RunState, Worker, WorkerState
+from perdure.core.records import ErrorInfo, Run, RunState, Wait, WaitKind, Worker, WorkerState
 from perdure.core.states import TERMINAL
 from perdure.runtime.payloads import load_payload
 from perdure.store.protocol import Store
@@ -28,7 +30,9 @@ class Fact:
     result_size: int | None
     """Bytes of the result; None without one."""
     error: ErrorInfo | None
-    """If it failed."""
+    """If it failed, or was cancelled."""
+    waits: tuple[Wait, ...] = ()
+    """What it waits for, by key; of a run that is executed, what its branches wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class Facts:
     now_us: int
     workers: dict[int, Worker]
     items: tuple[Fact, ...]
+    around: Around
+    """What the waits point to."""
 
 
 async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
@@ -48,19 +54,48 @@ async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
     silent = frozenset(await store.silent_workers())
     endings = await _endings(store, runs)
     heads = await _heads(store, runs)
+    waits = await _waits(store, runs)
+    around = await read_around(store, [wait for some in waits.values() for wait in some])
 
     def fact(run: Run) -> Fact:
         failed, payload = endings.get(run.id, (False, None))
         return Fact(
             run,
-            why(run, head=heads.get(run.thread), workers=alive, now_us=now_us, silent=silent),
+            why(
+                run, head=heads.get(run.thread), workers=alive, now_us=now_us, silent=silent,
+                waits=waits.get(run.id, ()), around=around,
+            ),
             workers.get(run.worker) if run.worker is not None else None,
             result=render(payload) if payload is not None and not failed else None,
             result_size=len(payload) if payload is not None and not failed else None,
             error=decode_error(payload) if payload is not None and failed else None,
-        )
+            waits=waits.get(run.id, ()),
+        )  # fmt: skip
 
-    return Facts(now_us, workers, tuple(fact(run) for run in runs))
+    return Facts(now_us, workers, tuple(fact(run) for run in runs), around)
+
+
+async def _waits(store: Store, runs: Sequence[Run]) -> dict[int, tuple[Wait, ...]]:
+    """By run, what those wait for that have begun."""
+    begun = [run.id for run in runs if run.attempt and run.state not in TERMINAL]
+    found: dict[int, tuple[Wait, ...]] = {}
+    for wait in await store.waits(begun) if begun else ():
+        found[wait.run] = (*found.get(wait.run, ()), wait)
+    return found
+
+
+async def read_around(store: Store, waits: Sequence[Wait]) -> Around:
+    """The questions, runs and threads that these waits point to."""
+
+    def targets(kind: WaitKind) -> list[int]:
+        return sorted({wait.target for wait in waits if wait.kind is kind and wait.target is not None})
+
+    questions, runs = targets(WaitKind.ANSWER), targets(WaitKind.RUN)
+    return Around(
+        {row.id: row for row in (await store.get_interrupts(questions) if questions else ())},
+        {row.id: row for row in (await store.get_runs(runs) if runs else ())},
+        await thread_names(store, targets(WaitKind.ROOM)),
+    )
 
 
 async def _endings(store: Store, runs: Sequence[Run]) -> dict[int, tuple[bool, bytes]]:

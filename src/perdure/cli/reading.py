@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.cli.awaiting import Around
 from perdure.cli.facts import Facts
-from perdure.cli.timeline import Timeline, timeline
+from perdure.cli.timeline import Parked, Timeline, timeline
+from perdure.cli.verbs import Verb, is_result_of, started_by, verb_of
+from perdure.core.changes import InterruptFilter, RunFilter
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
-from perdure.core.limits import PAYLOAD_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, Kind, Run, Thread, Worker, worker_id
+from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Kind, Run, Thread, Worker, worker_id
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.pages import whole_log
@@ -32,6 +35,35 @@ class RunLog:
     """What spilled payloads stand for, where that was read."""
     holders: Mapping[int, int]
     """By fence, the worker that recorded something under it."""
+    questions: Mapping[tuple[int, str], Interrupt]
+    """What the run has asked, by super-step and key."""
+    children: Mapping[int, Run]
+    """The runs that it has started, or found started."""
+    around: Around
+    """What its waits point to."""
+
+    def verb(self, row: Checkpoint) -> Verb:
+        """What the record is of."""
+        return verb_of(row, asked=(row.super_step, row.key) in self.questions)
+
+    def question(self, row: Checkpoint) -> Interrupt | None:
+        """What was asked under the record's key."""
+        return self.questions.get((row.super_step, row.key))
+
+    def child(self, row: Checkpoint) -> Run | None:
+        """The child that the record of a start, or of a child's result, is of."""
+        match self.verb(row):
+            case Verb.START:
+                number = started_by(row)
+                return None if number is None else self.children.get(number)
+            case Verb.RESULT:
+                return next((child for child in self.children.values() if is_result_of(row, child.id)), None)
+            case _:
+                return None
+
+    def stretches(self) -> list[Parked]:
+        """When it was parked."""
+        return [line for step in self.line.super_steps for line in step.lines if isinstance(line, Parked)]
 
     def steps(self) -> Iterator[Checkpoint]:
         """Every recorded step."""
@@ -73,12 +105,63 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
     """A run's log; the values of its steps too, with `full`."""
     log = [row async for row in whole_log(store, run.id)]
     attempts = await store.attempts(run.id)
+    questions = await read_questions(store, run)
+    asked = [payload for row in questions for payload in (row.payload, row.answer) if payload is not None]
     wanted = [row.payload for row in log if full or row.failed] + [row.error for row in attempts if row.error]
+    wanted += asked if full else []
     loaded = {payload: await load_payload(store, run.thread, payload) for payload in wanted if spilled(payload)}
     holders = {row.fence: row.worker for row in log if row.kind is Kind.STEP}
     if run.worker is not None:
         holders[run.fence] = run.worker
-    return RunLog(timeline(run, log, attempts), facts.workers, facts.now_us, loaded, holders)
+    places = {(row.super_step, row.key): row for row in questions}
+    waits = next((fact.waits for fact in facts.items if fact.run.id == run.id), ())
+    line = timeline(run, log, attempts, waits=waits, questions=questions)
+    children = {child.id: child for child in await read_children(store, run, log)}
+    return RunLog(line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around)
+
+
+async def read_questions(store: Store, run: Run) -> list[Interrupt]:
+    """All that a run has asked, oldest first."""
+    found: list[Interrupt] = []
+    last: int | None = None
+    while page := await store.interrupts(InterruptFilter(state=None, run=run.id, limit=LIST_ROWS_MAX, after=last)):
+        found += page
+        last = page[-1].id
+        if len(page) < LIST_ROWS_MAX:
+            break
+    return found
+
+
+async def read_children(store: Store, run: Run, log: Sequence[Checkpoint]) -> list[Run]:
+    """The newest runs that this one is the parent of, and those that were there when its code started them, by id."""
+    of_its_own = await store.list_runs(RunFilter(parent=run.id, limit=LIST_ROWS_MAX))
+    known = {child.id for child in of_its_own}
+    named = (started_by(row) for row in log if verb_of(row, asked=False) is Verb.START)
+    others = sorted({number for number in named if number is not None} - known)[-LIST_ROWS_MAX:]
+    found = await store.get_runs(others) if others else []
+    return sorted([*of_its_own, *found], key=lambda child: child.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What waits on a thread for its agent, and for people. Of each at most `LIST_ROWS_MAX`: then there may be more."""
+
+    waiting: int
+    """Messages in its mailbox."""
+    dead: int
+    """Dead letters."""
+    questions: tuple[Interrupt, ...]
+    """Open ones, oldest first."""
+
+
+async def read_mail(store: Store, thread: Thread) -> Mail:
+    """What waits on a thread."""
+    open_now = InterruptFilter(thread_id=thread.thread_id, limit=LIST_ROWS_MAX)
+    return Mail(
+        len(await store.mailbox(thread.id, limit=LIST_ROWS_MAX)),
+        len(await store.dead_letters(thread.id, limit=LIST_ROWS_MAX)),
+        tuple(await store.interrupts(open_now)),
+    )
 
 
 async def read_state(store: Store, thread: Thread) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -12,9 +12,12 @@ from perdure.cli.reading import RunLog
 from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
 from perdure.core.records import RunState, Worker, run_id, worker_id
-from perdure.terminal.page import Middle, Page, Tail, header, state, table, value_lines
+from perdure.core.states import TERMINAL
+from perdure.runtime.starting import CHILD_KEY
+from perdure.terminal.page import Marks, Middle, Page, Tail, header, state, table, value_lines
 from perdure.terminal.text import (
     ago,
+    away,
     clean,
     clean_block,
     count,
@@ -29,6 +32,11 @@ JUST_NOW_US: Final = 1_000_000
 
 RESULT_LINES: Final = 12
 """Of a result, without `--full`."""
+
+STRIP_CELLS: Final = 40
+"""Of a run's time, from left to right."""
+
+CHILDREN_SHOWN: Final = 20
 
 
 def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
@@ -67,8 +75,12 @@ def took(fact: Fact, *, now_us: int) -> str:
 def note(fact: Fact) -> Tail:
     """What is worth knowing at a glance."""
     run = fact.run
+    if run.state is RunState.CANCELLED:
+        return Tail(first_line(reason_of(fact)), "dim")
     if fact.error is not None:
         return Tail(f"{short_type(fact.error.type)}: {first_line(fact.error.message)}", "red")
+    if run.cancel is not None:
+        return Tail(f"to be cancelled: {run.cancel}", "yellow")
     if fact.why is not None:
         return Tail(fact.why.short, "yellow" if run.state is RunState.HELD else "")
     words = [f"on {worker_id(run.worker)}"] if run.worker is not None else []
@@ -76,9 +88,15 @@ def note(fact: Fact) -> Tail:
     return Tail(", ".join(words), "dim")
 
 
+def reason_of(fact: Fact) -> str:
+    """Why a run was cancelled."""
+    return fact.run.cancel or (fact.error.message if fact.error else None) or fact.run.reason or "no reason given"
+
+
 def print_run(page: Page, fact: Fact, log: RunLog, *, now_us: int, full: bool, everything: bool) -> None:
     """One run: what it is, what happened to it, how it ended, and why it waits."""
     print_header(page, fact, log, now_us=now_us)
+    print_children(page, log, now_us=now_us)
     print_timeline(page, log, full=full, everything=everything)
     print_end(page, fact, log, full=full)
 
@@ -89,7 +107,8 @@ def print_header(page: Page, fact: Fact, log: RunLog, *, now_us: int) -> None:
     page.say(
         Text(run_id(run.id), style="bold"), "  ", Text(clean(run.agent), style="bold"), "  ", state(run.state.value)
     )
-    page.print(header([*_header_rows(fact, now_us=now_us), *_worker_rows(fact, log)]))
+    rows = [*_header_rows(fact, now_us=now_us), *_time_rows(page, fact, log), *_worker_rows(fact, log)]
+    page.print(header(rows))
 
 
 def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]:
@@ -100,13 +119,19 @@ def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]
         yield "started", f"{moment(run.started_at)}, after {duration(run.started_at - run.created_at)} in the queue"
     if run.ended_at is not None:
         yield "ended", f"{moment(run.ended_at)}, {took(fact, now_us=now_us)} after the start"
+    if run.deadline_at is not None and run.state not in TERMINAL:
+        yield "deadline", f"{moment(run.deadline_at)}, {away(run.deadline_at, now_us=now_us)}"
+    if run.cancel is not None and run.state not in TERMINAL:
+        yield "cancelled", Text(f"it will be, when its code has cleaned up; why: {clean(run.cancel)}", "yellow")
+    if run.parent is not None:
+        yield "started by", f"run {run_id(run.parent)}" + (", detached from it" if run.detached else "")
     if run.attempt:
         yield "attempts", _attempts(fact)
     if run.deployment is not None:
         yield "deployment", clean(run.deployment)
     labels = [f"queue {clean(run.queue)}"] if run.queue != "default" else []
     labels += [f"priority {run.priority}"] if run.priority else []
-    labels += [f"key {clean(run.key)}"] if run.key else []
+    labels += [f"key {clean(run.key)}"] if run.key and not run.key.startswith(CHILD_KEY) else []
     labels += [f"tenant {clean(run.tenant)}"] if run.tenant else []
     labels += [f"tags {clean(', '.join(run.tags))}"] if run.tags else []
     if labels:
@@ -118,6 +143,53 @@ def _attempts(fact: Fact) -> str:
     died = f"; its worker died {run.recoveries}×" if run.recoveries else ""
     strikes = f", {run.strikes}× in a row without progress" if run.strikes > 1 else ""
     return f"claimed {run.attempt}×{died}{strikes}"
+
+
+def _time_rows(page: Page, fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:
+    """How much of its life it was parked, for a run that was."""
+    stretches = log.stretches()
+    run = fact.run
+    if not stretches or run.started_at is None:
+        return
+    began, ended = run.started_at, run.ended_at or log.now_us
+    spans = [(line.from_at, ended if line.until_at is None else line.until_at) for line in stretches]
+    parked = sum(max(end - start, 0) for start, end in spans)
+    said = f"{duration(parked)} parked, {duration(max(ended - began - parked, 0))} not"
+    yield "time", Text.assemble((strip(spans, began, ended, marks=page.marks), "magenta"), f"  {said}")
+
+
+def strip(parked: Sequence[tuple[int, int]], began: int, ended: int, *, marks: Marks) -> str:
+    """The time of a run from left to right; a cell is dotted where it was parked for nearly all of it."""
+    length = max(ended - began, 1)
+    cells = ""
+    for cell in range(STRIP_CELLS):
+        left, right = began + length * cell // STRIP_CELLS, began + length * (cell + 1) // STRIP_CELLS
+        within = sum(max(min(end, right) - max(start, left), 0) for start, end in parked)
+        cells += marks.parked if within * 10 >= (right - left) * 9 else marks.active
+    return cells
+
+
+def print_children(page: Page, log: RunLog, *, now_us: int) -> None:
+    """The runs that it has started."""
+    children = list(log.children.values())
+    if not children:
+        return
+    page.say()
+    page.say(Text(f"children ({len(children)})", style="bold"))
+    rows = table("run", "state", "agent", "thread", "created", "", give=("agent", "thread"))
+    for child in children[:CHILDREN_SHOWN]:
+        rows.add_row(
+            run_id(child.id),
+            state(child.state.value),
+            Middle(child.agent, most=30),
+            Middle(child.thread_id, most=40),
+            ago(child.created_at, now_us=now_us),
+            Text("detached" if child.detached else "", style="dim"),
+        )
+    page.print(rows)
+    if len(children) > CHILDREN_SHOWN and children[0].parent is not None:
+        listing = command(f"perdure runs list --parent {run_id(children[0].parent)}")
+        page.say(Text(f"and {len(children) - CHILDREN_SHOWN} more: {listing}", style="dim"))
 
 
 def _worker_rows(fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:
@@ -142,7 +214,13 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
     """The result or the error of a run that ended; of another one, what it does or what it waits for."""
     run = fact.run
     page.say()
-    if fact.error is not None:
+    if run.state is RunState.CANCELLED:
+        said = fact.error.message if fact.error is not None and not full else reason_of(fact)
+        page.print(Text.assemble((f"{page.marks.bad} cancelled: ", "bold"), clean_block(said)), overflow="fold")
+        if full and fact.error is not None:
+            page.print(Text(clean_block(fact.error.traceback), overflow="fold"))
+        page.say(Text("to send it on: ", style="bold"), command(f"perdure retry {run_id(run.id)}"))
+    elif fact.error is not None:
         page.say(Text(f"{page.marks.bad} {run.state.value}: ", style="bold red"), f"{short_type(fact.error.type)}")
         page.print(Text(clean_block(fact.error.traceback if full else fact.error.message), overflow="fold"))
         page.say(Text("to try again: ", style="bold"), command(f"perdure retry {run_id(run.id)}"))
@@ -150,8 +228,6 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         weight = Text(f"  result, {size(fact.result_size or 0)}:", style="dim")
         page.say(Text(f"{page.marks.ok} completed", style="bold green"), weight)
         print_value(page, fact.result, full=full)
-    elif run.state is RunState.CANCELLED:
-        page.say(Text(f"{page.marks.bad} cancelled: ", style="bold"), clean(run.reason or "no reason given"))
     elif fact.why is not None:
         if run.state is RunState.HELD:
             page.say(Text(fact.why.short, "bold yellow"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import replace
 
 from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
@@ -29,6 +30,7 @@ runs.add_command(replay_runs)
 @click.option("--thread", "thread_id", metavar="THREAD", help="Only runs of this thread.")
 @click.option("--tenant", help="Only runs of this tenant.")
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag; give it again to ask for several.")
+@click.option("--parent", metavar="RUN", help="Only runs that this one has started.")
 @page_options("run")
 @store_option
 @json_option
@@ -40,6 +42,7 @@ def list_runs(
     thread_id: str | None,
     tenant: str | None,
     tags: tuple[str, ...],
+    parent: str | None,
     limit: int,
     after: str | None,
     as_json: bool,
@@ -49,6 +52,8 @@ def list_runs(
 
     last = None if after is None else run_id(parse_run(after))
     where = run_filter(state=state, agent=agent, thread_id=thread_id, tenant=tenant, tags=tags, limit=limit, after=last)
+    if parent is not None:
+        where = replace(where, parent=parse_run(parent))
     run_async(_list(store, where, as_json=as_json))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from perdure.cli.options import app_store_option, json_option
 from perdure.cli.remedies import look_at, told
 from perdure.cli.stores import find_run, run_async
 from perdure.cli.target import load_app
-from perdure.errors import RunEnded, RunHeld, UsageError
+from perdure.errors import RunEnded, RunHeld, ThreadBusy, UsageError
 from perdure.terminal.text import clean
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ PATIENCE_S = 3.0
 @click.option("--kwargs", metavar="JSON", default="{}", help="Arguments by name: a JSON object.")
 @click.option("--thread-id", metavar="THREAD", help="The thread it belongs to.  [one of its own]")
 @click.option("--key", help="The same key gives the same run, however often it is started.")
-@click.option("--if-busy", type=click.Choice(["enqueue", "reject", "join"]), default="enqueue", show_default=True,
-              help="What to do on a thread that has an unfinished run.")  # fmt: skip
+@click.option("--if-busy", type=click.Choice(["enqueue", "reject", "join", "interrupt", "rollback"]),
+              help="On a thread that has an unfinished run.  [enqueue, unless that has an open question]")  # fmt: skip
 @click.option("--queue", help="The queue it waits in.  [the agent's]")
 @click.option("--priority", type=int, default=0, help="Higher is claimed first.  [0]")
-@click.option("--delay", default="0s", help="Not before then, such as 90s or 2h.")
+@click.option("--delay", metavar="TIME", default="0s", help="Not before then, such as 90s or 2h.")
+@click.option("--deadline", metavar="TIME", help="It fails if it has not ended by then: 2h, or 2026-12-01T09:00+01:00.")
 @click.option("--tenant", help="Whose run it is.")
 @click.option("--tag", "tags", multiple=True, help="A label; give it again for several.")
 @click.option("--wait", is_flag=True, help="Wait for its end and print its result.")
@@ -66,8 +68,34 @@ def start(
     look_at(app.store_name)
     if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
+    options["deadline"] = deadline_of(options["deadline"])
     values, named = typed(app.find_agent(agent).signature, given, named)
     run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))
+
+
+def deadline_of(text: str | None) -> str | datetime | None:
+    """A deadline as it was given: so long from now, or a time with its offset."""
+    if text is None or not text[:4].isdecimal() or text[4:5] != "-":
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--deadline {text!r} is no time: {error}; it looks like 2026-12-01T09:00+01:00") from None
+    if moment.utcoffset() is None:
+        raise UsageError(
+            f"--deadline {text} does not say in which time zone; give the offset too, as {text}+01:00 does"
+        )
+    return moment
+
+
+def question_met(error: ThreadBusy) -> ThreadBusy:
+    """A refusal for an open question, with what can be done about it here."""
+    return ThreadBusy(
+        f"thread {clean(error.thread_id)} waits for an answer: run {error.run_id} has asked {error.interrupt_id}. "
+        f"Answer it (`perdure interrupts show {error.interrupt_id}` says how), or say what becomes of it: --if-busy "
+        "enqueue starts this after it, interrupt and rollback cancel what asked, join gives that run, reject refuses",
+        **error.ids,
+    )
 
 
 async def _start(
@@ -75,7 +103,10 @@ async def _start(
 ) -> None:
     async with app:
         store = (await app._client()).store
-        handle = await app.start(agent, *args, **kwargs)
+        try:
+            handle = await app.start(agent, *args, **kwargs)
+        except ThreadBusy as error:
+            raise question_met(error) if "interrupt_id" in error.ids else error from error
         if wait:
             click.echo(f"{handle.run_id} on thread {clean(handle.thread_id)}", err=True)
             try:

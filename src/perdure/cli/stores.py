@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.limits import ID_CHARS_MAX
 from perdure.core.records import Run, Thread, parse_run_id, run_id
 from perdure.errors import NotFound, StoreUnavailable, UsageError
 from perdure.runtime.settings import check_name
 from perdure.store.protocol import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
 
 T = TypeVar("T")
 
@@ -34,6 +37,16 @@ async def opened(url: str) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def opened_app(url: str) -> AsyncIterator[App]:
+    """An app without agents on the store at this URL, open: what can be done without anybody's code."""
+    from perdure.app import App
+
+    require_there(url)
+    async with App("perdure", store=url) as app:
+        yield app
 
 
 def require_there(url: str) -> None:

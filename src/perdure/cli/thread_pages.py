@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from rich.text import Text
 
 from perdure.cli.facts import Facts
+from perdure.cli.reading import Mail
 from perdure.cli.remedies import command
 from perdure.cli.run_pages import note, took
 from perdure.client.info import agent_state
-from perdure.core.records import Checkpoint, Kind, Run, Thread, run_id
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import Checkpoint, Kind, Run, Thread, interrupt_id, run_id
 from perdure.terminal.page import Middle, Page, header, state, table, value_lines
 from perdure.terminal.text import ago, clean, clock, count, moment
+
+QUESTIONS_SHOWN: Final = 5
+"""Open questions on a thread's page."""
 
 
 def print_threads(page: Page, pairs: Sequence[tuple[Thread, Run | None]], *, now_us: int, limit: int) -> None:
@@ -56,6 +62,7 @@ def print_thread(
     head: Run | None,
     facts: Facts,
     boundaries: Sequence[Checkpoint],
+    mail: Mail,
 ) -> None:
     """One thread."""
     page.print(
@@ -64,7 +71,8 @@ def print_thread(
         ),
         overflow="fold",
     )
-    page.print(header(_header_rows(thread, now_us=facts.now_us)))
+    rows = [*_header_rows(thread, now_us=facts.now_us), *_mail_rows(thread, mail, now_us=facts.now_us)]
+    page.print(header(rows))
     _print_runs(page, thread, facts)
     _print_boundaries(page, boundaries)
 
@@ -80,6 +88,30 @@ def _header_rows(thread: Thread, *, now_us: int) -> list[tuple[str, str | Text]]
         ("runs", f"{count(thread.last_ordinal, 'run')} so far, {thread.depth} unfinished"),
         ("state", where),
     ]
+
+
+def _mail_rows(thread: Thread, mail: Mail, *, now_us: int) -> Iterator[tuple[str, str | Text]]:
+    """What waits there for its agent, and for people."""
+    name = shlex.quote(clean(thread.thread_id))
+    if mail.waiting:
+        shown = command(f"perdure messages list {name}")
+        yield "mailbox", f"{number_of(mail.waiting, 'message')}: {shown}"
+    if mail.dead:
+        shown = command(f"perdure messages dead --thread {name}")
+        yield "dead letters", Text(f"{number_of(mail.dead, 'dead letter')}: {shown}", "yellow")
+    for n, row in enumerate(mail.questions[:QUESTIONS_SHOWN]):
+        whom = f" of {clean(row.assignee)}" if row.assignee else ""
+        asked = f"{interrupt_id(row.id)} {clean(row.name)}, asked{whom} {ago(row.created_at, now_us=now_us)}"
+        shown = command(f"perdure interrupts show {interrupt_id(row.id)}")
+        yield "questions" if n == 0 else "", Text(f"{asked}: {shown}", "magenta")
+    if len(mail.questions) > QUESTIONS_SHOWN:
+        shown = command(f"perdure interrupts list --thread {name}")
+        yield "", f"{number_of(len(mail.questions), 'open question')} in all: {shown}"
+
+
+def number_of(found: int, noun: str) -> str:
+    """How many there are, as far as they were counted."""
+    return count(found, noun) + (" or more" if found >= LIST_ROWS_MAX else "")
 
 
 def _print_runs(page: Page, thread: Thread, facts: Facts) -> None:

@@ -60,7 +60,7 @@ def show_thread(*, store: str, thread: str, with_state: bool, as_json: bool) -> 
 
 async def _show(url: str, name: str, *, with_state: bool, as_json: bool) -> None:
     from perdure.cli.documents import thread_page_document
-    from perdure.cli.reading import read_state
+    from perdure.cli.reading import read_mail, read_state
     from perdure.cli.thread_pages import print_state, print_thread
     from perdure.terminal.page import Page, print_json
 
@@ -71,11 +71,12 @@ async def _show(url: str, name: str, *, with_state: bool, as_json: bool) -> None
         facts = await gather_facts(store, runs)
         boundaries = await store.thread_checkpoints(thread.id, limit=SHOWN)
         state = await read_state(store, thread) if with_state else None
+        mail = await read_mail(store, thread)
     if as_json:
-        document = thread_page_document(thread, head=head, facts=facts, boundaries=boundaries)
+        document = thread_page_document(thread, head=head, facts=facts, boundaries=boundaries, mail=mail)
         print_json({**document, "value": state} if with_state else document)
     else:
         page = Page()
-        print_thread(page, thread, head=head, facts=facts, boundaries=boundaries)
+        print_thread(page, thread, head=head, facts=facts, boundaries=boundaries, mail=mail)
         if with_state:
             print_state(page, state)

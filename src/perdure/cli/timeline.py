@@ -2,16 +2,28 @@
 
 The log is grouped by super-step. Inside one, steps stand in the order they were recorded, each with its failed tries
 before it. Where the claim changed (the fence moved), a `Handover` stands between them, so that a take-over is seen
-where it happened; tries that the earlier claim left behind stand before it.
+where it happened; tries that the earlier claim left behind stand before it. Where the run was parked, a `Parked` stands
+there instead: a parking is not recorded, but it shows. The store let go of the run without raising its fence, so the
+next claim's is one higher, and the first thing that claim has recorded is what was waited for (or what a cancelled run
+did to clean up). What the run waits for now stands at the end, and what a fork has taken over at the beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from typing import Final, TypeVar
 
-from perdure.core.records import Attempt, Checkpoint, Kind, Run, RunState
+from perdure.cli.verbs import WAITS, verb_of
+from perdure.core.records import Attempt, Checkpoint, Interrupt, Kind, Run, RunState, Wait
+
+Row = TypeVar("Row", Checkpoint, Attempt, Interrupt, Wait)
+
+PAUSE_US: Final = 4_500_000
+"""A pause between two tries from here on is a wait for which a run is parked, give or take a clock."""
+
+CLOCKS_US: Final = 2_000_000
+"""How much the clocks of a worker and of the store may well differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,26 @@ class Try:
     """It is going on now, as far as anybody knows."""
 
 
-Line = Checkpoint | Try | Handover
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The run was in nobody's hands: it only waited."""
+
+    from_at: int
+    until_at: int | None
+    """None while it is."""
+    worker: int | None
+    """Who went on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """What stands above was recorded by another run, and taken over."""
+
+    count: int
+
+
+Line = Checkpoint | Try | Handover | Parked | Forked | Wait | Interrupt
+"""(A question stands by itself where neither a record nor a wait is left of it.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,53 +84,140 @@ class Timeline:
     ended: Checkpoint | None
 
 
-def timeline(run: Run, log: Sequence[Checkpoint], attempts: Sequence[Attempt]) -> Timeline:
+def timeline(
+    run: Run,
+    log: Sequence[Checkpoint],
+    attempts: Sequence[Attempt],
+    *,
+    waits: Sequence[Wait] = (),
+    questions: Sequence[Interrupt] = (),
+) -> Timeline:
     """Order a run's log for reading."""
     ended = next((row for row in log if row.kind is Kind.ENDED), None)
     boundaries = {row.super_step: row for row in log if row.kind is Kind.BOUNDARY}
-    ordered = sorted(
-        (row for row in log if row.kind is Kind.STEP), key=lambda row: (row.super_step, row.fence, row.seq)
-    )
-    steps = {number: list(rows) for number, rows in groupby(ordered, key=lambda row: row.super_step)}
-    tries: dict[int, list[Attempt]] = {}
-    for row in _left_over(ordered, attempts):
-        tries.setdefault(row.super_step, []).append(row)
+    recorded = [row for row in log if row.kind is Kind.STEP]
+    steps, tries = _grouped(recorded), _grouped(_left_over(recorded, attempts))
+    asked, open_now = _grouped(questions), _grouped(waits)
     made: list[SuperStep] = []
     owner: Checkpoint | None = None
-    for number in sorted(boundaries.keys() | steps.keys() | tries.keys()):
-        recorded = steps.get(number, [])
-        lines = tuple(_lines(run, recorded, tries.get(number, []), owner=owner))
-        owner = recorded[-1] if recorded else owner
-        made.append(SuperStep(number, boundaries.get(number), lines))
+    for number in sorted(boundaries.keys() | steps.keys() | tries.keys() | open_now.keys()):
+        boundary = boundaries.get(number)
+        if boundary is not None and boundary.fence == (1 if owner is None else owner.fence):
+            owner = boundary  # the first one, under fence 0, was filed by whoever started the run
+        told = _Told(run, tries.get(number, []), asked.get(number, []), owner)
+        lines = list(told.lines(steps.get(number, []), open_now.get(number, [])))
+        owner = told.owner
+        if ended is not None and number == ended.super_step - 1:
+            lines += told.end(ended)
+        made.append(SuperStep(number, boundary, tuple(lines)))
     return Timeline(tuple(made), ended)
 
 
-def _left_over(steps: Sequence[Checkpoint], attempts: Sequence[Attempt]) -> list[Attempt]:
+def _grouped(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """Rows by super-step, in the order they came."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.super_step, []).append(row)
+    return groups
+
+
+def _left_over(recorded: Sequence[Checkpoint], attempts: Sequence[Attempt]) -> list[Attempt]:
     """Tries that did not become their step's record, in the order they began. (A try that might be cut off is noted
     before its body runs; if it succeeds, the note stays beside the record.)"""
-    records = {(row.super_step, row.key, row.attempt) for row in steps}
+    records = {(row.super_step, row.key, row.attempt) for row in recorded}
     left = [row for row in attempts if (row.super_step, row.key, row.attempt) not in records]
     return sorted(left, key=lambda row: (row.fence, row.started_at, row.key, row.attempt))
 
 
-def _lines(run: Run, steps: Sequence[Checkpoint], tries: list[Attempt], *, owner: Checkpoint | None) -> Iterator[Line]:
-    """The lines of one super-step; `owner` recorded the step before."""
-    waiting = list(tries)
+class _Told:
+    """Tells one super-step; `owner` is what was recorded before."""
 
-    def take(*, before_fence: int = 0, key: str | None = None) -> list[Try]:
-        taken = [row for row in waiting if row.fence < before_fence or row.key == key]
-        for row in taken:
-            waiting.remove(row)
-        return [_try(run, row) for row in taken]
+    def __init__(self, run: Run, tries: list[Attempt], asked: Sequence[Interrupt], owner: Checkpoint | None) -> None:
+        self.owner = owner
+        self._run = run
+        self._tries = tries
+        self._asked = {row.key: row for row in asked}
+        self._failed_at: dict[str, int] = {}
+        """When the last try of each step failed."""
+        self._at = 0
+        """When the last thing happened in this super-step."""
 
-    for step in steps:
-        if owner is not None and step.fence != owner.fence:
-            yield from take(before_fence=step.fence)
-            yield Handover(owner.worker, owner.fence, step.worker, step.fence)
-        owner = step
-        yield from take(key=step.key)
-        yield step
-    yield from (_try(run, row) for row in waiting)
+    def lines(self, recorded: Sequence[Checkpoint], waits: Sequence[Wait]) -> Iterator[Line]:
+        """What was recorded, what was left over, and what is waited for."""
+        taken = sorted((row for row in recorded if self._is_taken(row)), key=lambda row: row.seq)
+        yield from taken
+        if taken:
+            yield Forked(len(taken))
+        own = sorted((row for row in recorded if not self._is_taken(row)), key=lambda row: (row.fence, row.seq))
+        left = self._asked.keys() - {row.key for row in recorded} - {wait.key for wait in waits}
+        unanswered = sorted((self._asked[key] for key in left), key=lambda row: row.id)
+        for step in own:
+            if self._fence_before() != step.fence:
+                yield from self._take([row for row in self._tries if row.fence < step.fence])
+                while unanswered and unanswered[0].created_at <= step.ended_at:
+                    yield self._seen(unanswered.pop(0))
+                yield from self._between(step, until_at=step.ended_at if self._is_wait(step) else step.started_at)
+            self.owner = step
+            self._at = max(self._at, step.ended_at)
+            yield from self._take([row for row in self._tries if row.key == step.key])
+            yield step
+        yield from self._take(list(self._tries))
+        yield from (self._seen(row) for row in unanswered)
+        yield from waits
+        if waits and self._run.state in (RunState.WAITING, RunState.QUEUED):  # or woken, and not taken up yet
+            yield Parked(max([self._last_at(), *(wait.opened_at for wait in waits)]), None, None)
+
+    def end(self, ended: Checkpoint) -> Iterator[Line]:
+        """What stands between the last claim that recorded something and the one that ended the run."""
+        if ended.worker and self._fence_before() == ended.fence - 1:
+            yield Parked(self._last_at(), ended.ended_at, ended.worker)
+
+    def _between(self, step: Checkpoint, *, until_at: int) -> Iterator[Line]:
+        """What stands between two claims."""
+        if self._fence_before() == step.fence - 1 and (self._has_waited(step) or self._run.cancel is not None):
+            yield Parked(self._last_at(), until_at, step.worker)
+        elif self.owner is not None:
+            yield Handover(self.owner.worker, self.owner.fence, step.worker, step.fence)
+
+    def _has_waited(self, step: Checkpoint) -> bool:
+        """Whether this is something to park for: a wait, or the next try of a step after a pause."""
+        last_try = self._failed_at.get(step.key)
+        return self._is_wait(step) or (last_try is not None and step.started_at - last_try >= PAUSE_US)
+
+    def _is_wait(self, step: Checkpoint) -> bool:
+        return verb_of(step, asked=step.key in self._asked) in WAITS
+
+    def _is_taken(self, step: Checkpoint) -> bool:
+        """Whether a fork has taken it over: it is older than the run, by more than clocks differ, and the run is one
+        that a fork may have made."""
+        run = self._run
+        may_be = run.ordinal == 1 and run.parent is None and run.key is None
+        return (
+            may_be
+            and step.ended_at < run.created_at
+            and (run.attempt == 0 or step.fence > run.fence or step.ended_at < run.created_at - CLOCKS_US)
+        )
+
+    def _fence_before(self) -> int:
+        """The fence of what was recorded before; of the first claim, where that has recorded nothing yet."""
+        return 1 if self.owner is None else self.owner.fence
+
+    def _last_at(self) -> int:
+        """When the last thing happened that is known; if nothing is, when the run was claimed for the first time."""
+        first = self._run.started_at or self._run.created_at
+        return max(self._at, first if self.owner is None else self.owner.ended_at)
+
+    def _seen(self, asked: Interrupt) -> Interrupt:
+        self._at = max(self._at, asked.created_at)
+        return asked
+
+    def _take(self, rows: list[Attempt]) -> list[Try]:
+        for row in rows:
+            self._tries.remove(row)
+            if row.error is not None and row.ended_at is not None:
+                self._failed_at[row.key] = row.ended_at
+                self._at = max(self._at, row.ended_at)
+        return [_try(self._run, row) for row in rows]
 
 
 def _try(run: Run, row: Attempt) -> Try:

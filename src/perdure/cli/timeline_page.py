@@ -1,5 +1,8 @@
-"""The timeline of a run, laid out by hand: its columns keep their places over all super-steps, and an error or a
-take-over is a line of its own across them.
+"""The timeline of a run, laid out by hand: its columns keep their places over all super-steps, and an error, a
+take-over or a time in which the run was parked is a line of its own across them.
+
+Work and waiting differ at a glance: what was worked on has a tick, what was waited for a clock, and time in nobody's
+hands is a dotted line.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ from typing import Any, Final
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from perdure.cli.awaiting import sentence
 from perdure.cli.reading import RunLog
-from perdure.cli.timeline import Handover, SuperStep, Try
+from perdure.cli.timeline import Forked, Handover, Parked, SuperStep, Try
+from perdure.cli.timeline_words import answered_in_words, asked_in_words, notes, span
+from perdure.cli.verbs import WAITS
 from perdure.core.limits import INLINE_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, WorkerState, worker_id
+from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Wait, WaitKind, WorkerState, worker_id
 from perdure.terminal.page import Page, shorten, value_lines
 from perdure.terminal.text import clean, clean_block, clock, count, duration, first_line, short_type, size
 
@@ -80,27 +86,42 @@ class TimelinePage:
         yield Text.assemble((f"super-step {step.number}", "bold"), (f"{began}  {count(steps, 'step')}", "dim"))
         if self.full and step.boundary is not None:
             yield from self._value("arguments", self.log.arguments(step.boundary))
+        parked_at: int | None = None
         for line in step.lines:
             match line:
                 case Handover():
                     yield self._handover(line)
+                case Parked():
+                    parked_at = line.from_at
+                    yield self._parked(line)
+                    continue
                 case Try():
                     yield from self._try(line)
+                case Wait():
+                    yield from self._wait(line)
+                case Interrupt():
+                    yield from self._unanswered(line)
+                case Forked():
+                    yield self._forked(line)
                 case Checkpoint():
-                    yield from self._step(line)
+                    yield from self._step(line, parked_at=parked_at)
+            parked_at = None
 
-    def _step(self, row: Checkpoint) -> Iterator[Text]:
+    def _step(self, row: Checkpoint, *, parked_at: int | None) -> Iterator[Text]:
         marks = self.page.marks
+        took = span(row, self.log, parked_at=parked_at)
+        ok = marks.wait if self.log.verb(row) in WAITS else marks.ok
         yield self._row(
-            marks.bad if row.failed else marks.ok,
+            marks.bad if row.failed else ok,
             row.key,
             str(row.attempt),
             worker_id(row.worker),
-            clock(row.started_at),
-            duration(row.ended_at - row.started_at),
+            clock(took.at),
+            "" if took.took is None else duration(took.took),
             weight(self.log.size(row.payload)),
             style="red" if row.failed else "",
         )
+        yield from (Text(f"{INDENT}  {note}", style="cyan") for note in notes(row, self.log))
         if row.failed:
             yield from self._error(self.log.error(row.payload), "failed for good", style="red")
         elif self.full:
@@ -124,6 +145,36 @@ class TimelinePage:
         else:
             said = "running now" if line.open else "cut off: its worker went away, and how it ended is not known"
             yield Text(f"{INDENT}  {said}", style="" if line.open else "yellow")
+
+    def _wait(self, wait: Wait) -> Iterator[Text]:
+        """Something that is waited for now."""
+        now_us = self.log.now_us
+        took = duration(now_us - wait.opened_at)
+        yield self._row(self.page.marks.wait, wait.key, "", "", clock(wait.opened_at), took, "", style="magenta")
+        question = self.log.around.questions.get(wait.target or 0) if wait.kind is WaitKind.ANSWER else None
+        if question is not None:
+            yield Text(f"{INDENT}  {asked_in_words(question, self.log)}", style="cyan")
+        yield Text(f"{INDENT}  waits for {sentence(wait, self.log.around, now_us=now_us)}", style="magenta")
+
+    def _unanswered(self, asked: Interrupt) -> Iterator[Text]:
+        """A question of which no record is left: nobody waited for its answer to the end."""
+        yield self._row(self.page.marks.wait, asked.key, "", "", clock(asked.created_at), "", "", style="dim")
+        yield Text(f"{INDENT}  {asked_in_words(asked, self.log)}", style="cyan")
+        yield Text(f"{INDENT}  {answered_in_words(asked, None, self.log)}", style="dim")
+
+    def _forked(self, line: Forked) -> Text:
+        said = f"forked: {count(line.count, 'record')} above {'was' if line.count == 1 else 'were'} made by another run"
+        return Text(f"  {self.page.marks.moved} {said}", style="bold cyan")
+
+    def _parked(self, line: Parked) -> Text:
+        """Time in nobody's hands."""
+        until = self.log.now_us if line.until_at is None else line.until_at
+        took = duration(until - line.from_at)
+        went_on = "" if line.worker is None else f", then {worker_id(line.worker)} went on"
+        said = f" parked for {took} by now " if line.until_at is None else f" parked for {took}{went_on} "
+        sign = self.page.marks.parked
+        width = min(self.page.width, WIDTH_MAX) - len(INDENT)
+        return Text(INDENT + (sign * 2 + said).ljust(width, sign), style="dim magenta")
 
     def _error(self, error: ErrorInfo, said: str, *, style: str) -> Iterator[Text]:
         yield Text(f"{INDENT}  {said}: {short_type(error.type)}: {first_line(error.message)}", style=style)

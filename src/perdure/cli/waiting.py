@@ -11,7 +11,9 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from perdure.core.records import HeldReason, Run, RunState, Worker, run_id, worker_id
+from perdure.cli import awaiting
+from perdure.cli.awaiting import Around
+from perdure.core.records import HeldReason, Run, RunState, Wait, Worker, run_id, worker_id
 from perdure.terminal.text import ago, clean, count, duration, moment
 
 CLAIM_PATIENCE_US: Final = 3_000_000
@@ -37,12 +39,13 @@ class Why:
 
 
 def why(
-    run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int, silent: Container[int] = ()
-) -> Why | None:
+    run: Run, *, head: Run | None, workers: Sequence[Worker], now_us: int, silent: Container[int] = (),
+    waits: Sequence[Wait] = (), around: Around | None = None,
+) -> Why | None:  # fmt: skip
     """What this run waits for; None if it ended or is making progress.
 
     `head` is the run whose turn it is on the thread; `workers` are those whose rows say alive, `silent` the ones among
-    them that show no sign of life.
+    them that show no sign of life; `waits` is what a parked run waits for, and `around` the rows that these point to.
     """
     live = [worker for worker in workers if worker.lease_until > now_us and worker.id not in silent]
     match run.state:
@@ -53,7 +56,9 @@ def why(
         case RunState.RUNNING:
             return _running(run, workers=workers, live=live, now_us=now_us)
         case RunState.WAITING:
-            return Why("a wait inside", "a wait inside the agent")
+            if run.ready_at <= now_us:
+                return _due(run, live=live, now_us=now_us)
+            return _parked(run, waits, around or Around(), now_us=now_us)
         case RunState.QUEUED:
             return _queued(run, head=head, live=live, now_us=now_us)
     assert_never(run.state)
@@ -85,6 +90,22 @@ def _queued(run: Run, *, head: Run | None, live: Sequence[Worker], now_us: int) 
     if run.ready_at > now_us:
         left = duration(run.ready_at - now_us)
         return Why(f"due in {left}", f"its time: not due for {left} (until {moment(run.ready_at)})")
+    return _due(run, live=live, now_us=now_us)
+
+
+def _parked(run: Run, waits: Sequence[Wait], around: Around, *, now_us: int) -> Why:
+    """Let go of by its worker until something comes."""
+    if not waits:
+        return Why("a wait inside", "what its agent has asked for")
+    return Why(
+        awaiting.in_short(waits, now_us=now_us),
+        awaiting.in_words(waits, around, now_us=now_us),
+        awaiting.remedy(run, waits),
+    )
+
+
+def _due(run: Run, *, live: Sequence[Worker], now_us: int) -> Why:
+    """Nothing keeps it back but that nobody takes it."""
     if not live:
         remedy = f"start one that serves {_served(run)}: `perdure worker MODULE:APP`"
         return Why("no worker is alive", "a worker: none is alive", remedy)
@@ -96,6 +117,9 @@ def _behind(head: Run) -> Why:
     if head.state is RunState.HELD:
         reason = clean(head.reason or "")
         return Why(f"behind {name}, held", f"run {name}, which is held ({reason})", f"`perdure runs show {name}`")
+    if head.state is RunState.WAITING:
+        remedy = f"`perdure runs show {name}` says for what"
+        return Why(f"behind {name}, waiting", f"run {name}, which is before it on its thread, and waits", remedy)
     return Why(f"behind {name}", f"run {name}, which is before it on its thread ({head.state.value})")
 
 

@@ -1,76 +1,30 @@
-"""The client side of an app on one event loop: starts, results, and reads over an open store.
+"""The client side of an app on one event loop: starts, messages, results, and reads over an open store.
 
-Starts are grouped like commits: a thousand concurrent `start` calls share a few transactions. Results are awaited in
-sets: one query looks for all that anybody waits for, when a hint comes or the fallback poll is due.
+Starts and messages are grouped like commits: a thousand concurrent `start` calls share a few transactions. Results are
+awaited in sets: one query looks for all that anybody waits for, when a hint comes or the fallback poll is due.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from perdure.client.requests import no_run
-from perdure.core.changes import StartOutcome, StartRun, bytes_of
-from perdure.core.limits import ID_BLOCK
+from perdure.core.changes import NewMessage, SendOutcome, StartOutcome, StartRun
 from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.states import TERMINAL
 from perdure.errors import NotFound, StoreUnavailable
-from perdure.runtime.group import GroupCommit
-from perdure.runtime.service import Backoff, serve
+from perdure.runtime.ids import Ids, patiently
+from perdure.runtime.service import serve
+from perdure.runtime.starts import Sends, Starts
 from perdure.store.protocol import Hint, Store
-
-T = TypeVar("T")
 
 POLL_S = 1.0
 """Fallback look for results when no hint comes."""
 
 OUTCOMES_A_READ = 1_000
 """Results read at a time: each may have up to `INLINE_BYTES_MAX` in its row."""
-
-START_PATIENCE_S = 10.0
-"""How long `start` outwaits a store that restarts before it raises `StoreUnavailable`."""
-
-
-async def patiently(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """What `start` does again while the store restarts: ids may be left unused, and starts are recognised by theirs."""
-    backoff = Backoff(what)
-    give_up_at = asyncio.get_running_loop().time() + START_PATIENCE_S
-    while True:
-        try:
-            outcome = await attempt()
-        except StoreUnavailable as error:
-            pause_s = backoff.failed(error)
-            if asyncio.get_running_loop().time() + pause_s > give_up_at:
-                raise
-            await asyncio.sleep(pause_s)
-        else:
-            backoff.succeeded()
-            return outcome
-
-
-class Ids:
-    """Hands out store-wide unique numbers, reserved in blocks that grow with use."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._next = 0
-        self._end = 0
-        self._block = 10
-        self._lock = asyncio.Lock()
-
-    async def take(self, count: int) -> int:
-        """The first of `count` consecutive ids."""
-        async with self._lock:
-            if self._next + count > self._end:
-                block = max(count, self._block)
-                self._next = await patiently("ids", lambda: self._store.reserve_ids(block))
-                self._end = self._next + block
-                self._block = min(self._block * 2, ID_BLOCK)
-            first = self._next
-            self._next += count
-            return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +41,8 @@ class Client:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.ids = Ids(store)
-        self._starts: GroupCommit[StartRun, list[StartOutcome | Exception]] = GroupCommit(
-            self._start_batch, size=bytes_of
-        )
+        self._starts = Starts(store, patiently)
+        self._sends = Sends(store, patiently)
         self._waiters: dict[int, list[asyncio.Future[Settled]]] = {}
         self._look = asyncio.Event()
         self._hinted = False
@@ -105,6 +58,7 @@ class Client:
         self._deaf = self.store.listen(self._hear)
         self._tasks = [
             asyncio.create_task(self._starts.run(), name="perdure-starts"),
+            asyncio.create_task(self._sends.run(), name="perdure-sends"),
             asyncio.create_task(serve("results", self._tick), name="perdure-results"),
         ]
 
@@ -117,6 +71,7 @@ class Client:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         closed = StoreUnavailable("the app was closed before this was answered; ask again on an open one")
         self._starts.fail(closed)
+        self._sends.fail(closed)
         for future in [future for waiting in self._waiters.values() for future in waiting if not future.done()]:
             future.set_exception(closed)
         await self.store.close()
@@ -129,23 +84,11 @@ class Client:
 
     async def start(self, start: StartRun) -> StartOutcome:
         """Put one run on disk, in company."""
-        batch = self._starts.submit(start)
-        place = len(batch.items) - 1
-        outcome = (await asyncio.shield(batch.done))[place]
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return await self._starts.one(start)
 
-    async def _start_batch(self, starts: list[StartRun]) -> list[StartOutcome | Exception]:
-        """One transaction for all; if the store refuses one of them, each for itself, so that it fails alone."""
-        try:
-            return list(await patiently("starts", lambda: self.store.start(starts)))
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(starts) == 1:
-                return [error]
-            return [outcome for start in starts for outcome in await self._start_batch([start])]
+    async def send(self, message: NewMessage) -> SendOutcome:
+        """Put one message on disk, in company."""
+        return await self._sends.one(message)
 
     # -- results ---------------------------------------------------------------------------------------------
 

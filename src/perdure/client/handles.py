@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from perdure.client import mail
+from perdure.client.forking import UNSET, Edits, Unset, fork
 from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
+from perdure.client.mail import MessageInfo
 from perdure.client.requests import run_number
 from perdure.core.durations import seconds
 from perdure.core.records import AgentState, Kind, Run, RunState, run_id
@@ -86,14 +90,23 @@ class Handle(Generic[R]):
                     run_id=self.run_id, thread_id=self.thread_id, reason=run.reason, detail=run.detail,
                 )  # fmt: skip
             case _:
+                reason = run.reason if run.cancel is None else run.cancel
                 raise RunCancelled(
-                    f"run {self.run_id} was cancelled: {run.reason}", run_id=self.run_id, thread_id=self.thread_id,
-                    reason=run.reason,
+                    f"run {self.run_id} was cancelled: {reason}", run_id=self.run_id, thread_id=self.thread_id,
+                    reason=reason,
                 )  # fmt: skip
 
     async def status(self) -> RunInfo:
         """The run as it is now."""
         return await self._app.run_info(self.run_id)
+
+    async def cancel(self, reason: str | None = None) -> RunState:
+        """Cancel the run, and those that it has started unless they are detached.
+
+        Durable when it returns, and the truth: `cancelled` if the cancellation won, whatever the run still does before
+        it ends; else the state in which the run had ended.
+        """
+        return await self._app.cancel(self.run_id, reason=reason)
 
     async def history(self) -> list[CheckpointInfo]:
         """The run's log so far, in order: boundaries, steps, the end."""
@@ -174,6 +187,41 @@ class ThreadHandle:
         last = None if after is None else (run_number(after.run_id), after.super_step)
         rows = await client.store.thread_checkpoints(row.id, limit=limit, after=last)
         return [checkpoint_info(found) for found in rows if found.kind is not Kind.STEP]
+
+    async def mailbox(self, *, limit: int = 100, after: MessageInfo | None = None) -> list[MessageInfo]:
+        """The messages that wait to be received, in the order in which they will be; `after` continues a listing."""
+        row = await self._row()
+        last = 0 if after is None else after.seq
+        return await mail.mailbox(await self._app._client(), row.id, row.thread_id, limit=limit, after=last)
+
+    async def fork(
+        self,
+        super_step: int | None = None,
+        key: str | None = None,
+        *,
+        state: Any = UNSET,
+        args: Sequence[Any] | Literal[Unset.UNSET] = UNSET,
+        kwargs: Mapping[str, Any] | Literal[Unset.UNSET] = UNSET,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+    ) -> Handle[Any]:
+        """Start a run on a new thread that goes on from a checkpoint of this one, which stays as it is.
+
+        It begins at `super_step` of the run `run_id` (by default the current super-step of the newest run), with the
+        records of the steps that were recorded before `key`, or with none. `state` replaces the state that the
+        super-step began with, `args` and `kwargs` its arguments; both are checked by the agent, which then has to be
+        registered here. `thread_id`: the new thread's, by default one of its own.
+
+        Raises `NotFound`, with what there is, and `Conflict` where the new thread exists.
+        """
+        edits = Edits(state, args, kwargs)
+        row = await self._row()
+        agent = self._app.find_agent(row.agent) if edits.any else None
+        started = await fork(
+            await self._app._client(), row, agent, run=run_id, super_step=super_step, key=key, thread_id=thread_id,
+            edits=edits,
+        )  # fmt: skip
+        return Handle(self._app, started.run, started.thread_id)
 
     async def _row(self) -> Any:
         client = await self._app._client()

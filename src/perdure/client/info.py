@@ -45,6 +45,12 @@ class RunInfo:
     tags: tuple[str, ...]
     result_note: str | None = None
     """Why `result` is plain data, as recorded: it does not load as what its agent declares by now."""
+    parent: str | None = None
+    """The run that started it, if an agent did."""
+    deadline_at: datetime | None = None
+    """When it fails if it has not ended by then."""
+    cancel: str | None = None
+    """Why its cancellation was requested; None where it was not. It ends as cancelled, and as nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +78,22 @@ def moment(us: int) -> datetime:
 
 
 def run_info(
-    run: Run, outcome: Outcome | None, decode: Callable[[bytes], Any], *, head: int | None = None, now_us: int = 0
-) -> RunInfo:
-    """A view of a run; `head` is the run that its thread is at, where that is known."""
+    run: Run, outcome: Outcome | None, decode: Callable[[bytes], Any], *, head: int | None = None, now_us: int = 0,
+    awaited: str | None = None,
+) -> RunInfo:  # fmt: skip
+    """A view of a run; `head` is the run that its thread is at, `awaited` what a parked one waits for, where that is
+    known."""
     result, note = _result(outcome.payload, decode) if outcome is not None and not outcome.failed else (None, None)
     error = decode_error(outcome.payload) if outcome is not None and outcome.failed else None
     return RunInfo(
         run_id=run_id(run.id), thread_id=run.thread_id, agent=run.agent, state=run.state,
         held_reason=run.reason if run.state is RunState.HELD else None, attempt=run.attempt, recoveries=run.recoveries,
         deployment=run.deployment, worker=None if run.worker is None else worker_id(run.worker),
-        waiting_for=waiting_for(run, head=head, now_us=now_us), result=result, error=error,
-        created_at=moment(run.created_at), started_at=_maybe(run.started_at), ended_at=_maybe(run.ended_at),
+        waiting_for=awaited or waiting_for(run, head=head, now_us=now_us), result=result, error=error,
+        created_at=moment(run.created_at), started_at=maybe(run.started_at), ended_at=maybe(run.ended_at),
         super_step=run.super_step, queue=run.queue, priority=run.priority, key=run.key, tenant=run.tenant,
-        tags=run.tags, result_note=note,
+        tags=run.tags, result_note=note, parent=None if run.parent is None else run_id(run.parent),
+        deadline_at=maybe(run.deadline_at), cancel=run.cancel,
     )  # fmt: skip
 
 
@@ -117,6 +126,8 @@ def waiting_for(run: Run, *, head: int | None = None, now_us: int = 0) -> str | 
             return "a free worker"
         case RunState.HELD:
             return f"a person: {run.reason}" + (f" ({run.detail})" if run.detail else "")
+        case RunState.WAITING:
+            return "what it has asked for"
         case _:
             return None
 
@@ -137,5 +148,6 @@ def agent_state(head: Run | None) -> AgentState:
     return AgentState.RESPONSE if head.state is RunState.WAITING else AgentState.PROCESSING
 
 
-def _maybe(us: int | None) -> datetime | None:
+def maybe(us: int | None) -> datetime | None:
+    """The same where there is one."""
     return None if us is None else moment(us)

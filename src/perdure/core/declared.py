@@ -58,7 +58,7 @@ def annotation_name(annotation: Any) -> str:
 
 
 def _built_by_msgspec(annotation: Any) -> Declared:
-    decode = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_custom).decode
+    decode = msgspec.msgpack.Decoder(annotation, dec_hook=decode_custom).decode
     closed, by_pydantic = True, False
     for part in _parts(msgspec.inspect.type_info(annotation), set()):
         match part:
@@ -71,7 +71,7 @@ def _built_by_msgspec(annotation: Any) -> Declared:
                 raise TypeError("raw msgpack is not data")
 
     def from_builtins(data: Any) -> Any:
-        return msgspec.convert(data, annotation, builtin_types=(bytes,), dec_hook=_decode_custom)
+        return msgspec.convert(data, annotation, builtin_types=(bytes,), dec_hook=decode_custom)
 
     return Declared(annotation, closed, _encode_with_pydantic if by_pydantic else _encode_base, decode, from_builtins)
 
@@ -126,7 +126,8 @@ def _encode_with_pydantic(part: Any) -> Any:
         return models.encode_part(part)
 
 
-def _decode_custom(cls: Any, data: Any) -> Any:
+def decode_custom(cls: Any, data: Any) -> Any:
+    """msgspec's hook for what it does not build itself."""
     if cls is object:
         return data
     return models.decode_model(cls, data) if models.is_model(cls) else models.adapter(cls)(data)

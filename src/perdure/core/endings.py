@@ -58,10 +58,18 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """It only waits, and the store has let go of it: nothing is left to be written."""
+
+    timed: bool = False
+    """Its time comes by itself: somebody is to look when it does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The run is not this worker's any more: nothing is written."""
 
     why: str
 
 
-Ending = Returned | Raised | Held | HandedBack | Lost
+Ending = Returned | Raised | Held | HandedBack | Parked | Lost

@@ -8,13 +8,35 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.core.errors import decode_error, encode_error, error_info
+from perdure.core.errors import decode_error, encode_error, error_info, printable
+from perdure.core.paths import type_name
 from perdure.core.records import ErrorInfo, run_id
-from perdure.errors import NotSerializable, PayloadTooLarge, PerdureError, StepFailed
+from perdure.errors import (
+    MailboxFull,
+    NotFound,
+    NotSerializable,
+    PayloadTooLarge,
+    PerdureError,
+    RunCancelled,
+    RunFailed,
+    RunHeld,
+    StartMismatch,
+    StepFailed,
+    ThreadBusy,
+    TimedOut,
+)
 
 OURS: Final[dict[str, type[PerdureError]]] = {
     "perdure.errors.NotSerializable": NotSerializable,
     "perdure.errors.PayloadTooLarge": PayloadTooLarge,
+    "perdure.errors.TimedOut": TimedOut,
+    "perdure.errors.MailboxFull": MailboxFull,
+    "perdure.errors.NotFound": NotFound,
+    "perdure.errors.ThreadBusy": ThreadBusy,
+    "perdure.errors.StartMismatch": StartMismatch,
+    "perdure.errors.RunFailed": RunFailed,
+    "perdure.errors.RunCancelled": RunCancelled,
+    "perdure.errors.RunHeld": RunHeld,
 }
 """The only types that come back as themselves: this table, not the record, says which class."""
 
@@ -43,6 +65,15 @@ def run_error(error: BaseException) -> ErrorInfo:
     return ErrorInfo(info.type, info.message, info.traceback, failed_keys=tuple(sorted(_failed_keys(error, 0))))
 
 
+def cancellation(reason: str, after: BaseException | None = None) -> bytes:
+    """What a run ends with that was cancelled for this reason, and what its code raised while it cleaned up."""
+    if after is None:
+        return encode_error(ErrorInfo(type_name(RunCancelled), printable(reason)))
+    info = error_info(after)
+    text = f"{reason} (its code raised {info.type} while it was ending: {info.message})"
+    return encode_error(ErrorInfo(type_name(RunCancelled), printable(text), info.traceback))
+
+
 def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
     if error is None or depth > CAUSES_MAX:
         return set()
@@ -52,4 +83,4 @@ def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
     return keys | _failed_keys(error.__cause__, depth + 1) | _failed_keys(error.__context__, depth + 1)
 
 
-__all__ = ["decode_error", "encode_error", "error_info", "failure", "run_error"]
+__all__ = ["cancellation", "decode_error", "encode_error", "error_info", "failure", "run_error"]

@@ -69,6 +69,13 @@ def given(key: str) -> str:
     return whole if len(whole) <= KEY_CHARS_MAX else _shortened(whole)
 
 
+def retry_place(key: str, attempt: int) -> str:
+    """Where a step waits after a try that failed: a place of its own beside the step's key. (A `~` with a number of so
+    few digits is in no key.)"""
+    place = f"{key}~{attempt}"
+    return place if len(place) <= KEY_CHARS_MAX else f"~{_digest(key)}~{attempt}"
+
+
 def meant(words: Collection[str], *, key: str, name: str) -> str | None:
     """The one of these words by which people mean this step: its key, else the key that its caller gave it, else its
     name. None if there is none."""

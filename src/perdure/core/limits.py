@@ -25,6 +25,9 @@ KEY_CHARS_MAX: Final = 1024
 ERROR_CHARS_MAX: Final = 16 * KIB
 """A recorded traceback keeps its head and its tail up to this length."""
 
+SCHEMA_BYTES_MAX: Final = 64 * KIB
+"""The JSON schema of an answer: it lies in its question's row."""
+
 TAGS_MAX: Final = 32
 """Tags on one run."""
 
@@ -33,6 +36,15 @@ PRIORITY_MAX: Final = 1_000_000
 
 THREAD_QUEUE_MAX: Final = 10_000
 """Unfinished runs on one thread. A producer that outruns its agent is told so, instead of filling the disk."""
+
+MAILBOX_MAX: Final = 10_000
+"""Messages in one thread's mailbox. A sender that outruns its receiver waits or is told so."""
+
+MESSAGE_MEMORY_US: Final = 3_600_000_000
+"""How long a received message is known by its id at least, so that a `send` whose answer was lost can be repeated."""
+
+NEVER_US: Final = 2**62
+"""The `ready_at` of a run that waits without a time: later than any."""
 
 RECOVERIES_MAX: Final = 5
 """Worker deaths in a row, without one new checkpoint between, after which a run is held as poison."""

@@ -105,6 +105,14 @@ def adapter(annotation: Any) -> Any:
     return decode
 
 
+def json_schema(annotation: Any) -> dict[str, Any]:
+    """The JSON schema of what `decode_model` and `adapter` take."""
+    import pydantic
+
+    schema: dict[str, Any] = pydantic.TypeAdapter[Any](annotation).json_schema(by_alias="by_name" not in _validation())
+    return schema
+
+
 def describe(error: Any) -> str:
     """A validation error's first complaint, with its place, on one line."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -56,9 +56,47 @@ class WorkerState(StrEnum):
 class IfBusy(StrEnum):
     """What `start` does on a thread that has an unfinished run."""
 
+    UNLESS_ASKED = "unless_asked"
+    """Queue behind the others; refused where the thread's head has an open question. What a start that says nothing
+    means."""
     ENQUEUE = "enqueue"
+    """Queue behind the others, also behind one that has an open question."""
     REJECT = "reject"
     JOIN = "join"
+    INTERRUPT = "interrupt"
+    """Cancel what is unfinished, keep the state it has saved, and queue behind it."""
+    ROLLBACK = "rollback"
+    """The same, and the state goes back to what it was before those runs."""
+
+
+class WaitKind(IntEnum):
+    """What a run waits for. `ready` says when the wait is over."""
+
+    TIMER = 0
+    """A time. Ready when it has come."""
+
+    ANSWER = 1
+    """The answer to the interrupt `target`. Ready when that is not open any more, or its time has come."""
+
+    MESSAGE = 2
+    """A message in the mailbox of the run's own thread, with one of `labels` (none: any). Ready when there is one, or
+    the time has come."""
+
+    RUN = 3
+    """The end of the run `target`. Ready when that is terminal or held."""
+
+    ROOM = 4
+    """Room in the mailbox of the thread `target`. Ready when it is not full."""
+
+
+class InterruptState(StrEnum):
+    """An interrupt's life: `open`, then one of the others, for good (but a withdrawn one may be asked again)."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    """Nobody waits for an answer any more: the branch that asked was cancelled, or the run has ended."""
 
 
 class Kind(IntEnum):
@@ -166,6 +204,80 @@ class Run(msgspec.Struct, frozen=True):
     created_at: int
     started_at: int | None
     ended_at: int | None
+    parent: int | None = None
+    """The run that started it, if an agent did."""
+    detached: bool = False
+    """A cancellation of the parent does not go down to it."""
+    deadline_at: int | None = None
+    """When it is to have ended, on the store's clock; from then on it is claimable, to be failed."""
+    cancel: str | None = None
+    """Why its cancellation was requested; it cannot complete any more. None where it was not. (A terminal one keeps
+    it.)"""
+    rollback: bool = False
+    """Its cancellation takes back the state that it has saved."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """What a run waits for under a step's key, until the step's record is there. At most one under a key."""
+
+    run: int
+    super_step: int
+    key: str
+    kind: WaitKind
+    opened_at: int
+    due_at: int | None
+    """When it is over in any case, on the store's clock."""
+    target: int | None
+    """An interrupt, a run or a thread, by `kind`."""
+    labels: tuple[str, ...]
+    ready: bool
+    """Whether it was over when it was read; `due` says whether because its time has come."""
+    due: bool
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    """A question that a run has asked, from its asking on for good."""
+
+    id: int
+    run: int
+    thread: int
+    thread_id: str
+    agent: str
+    super_step: int
+    key: str
+    name: str
+    state: InterruptState
+    payload: bytes
+    """Encoded; a large one is a reference to a blob of the thread, as in a checkpoint."""
+    schema: bytes | None
+    """The JSON schema of its answer, as JSON text; None where anything will do."""
+    digest: str
+    """Of the payload: what is being approved."""
+    on_timeout: str
+    """`raise`, `cancel` or `default`: what expiry does, for people to know."""
+    assignee: str | None
+    tenant: str | None
+    created_at: int
+    expires_at: int | None
+    answer: bytes | None
+    answered_by: str | None
+    answered_at: int | None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """An item of a thread's mailbox. `seq` is the order of arrival in that mailbox."""
+
+    id: int
+    thread: int
+    seq: int
+    sender: str
+    """The run (`r42`) that sent it; empty if it came from outside."""
+    label: str
+    """The name of its type."""
+    payload: bytes
+    sent_at: int
+    dead: str | None
+    """Why it could not be received; None while it waits to be."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -233,6 +345,15 @@ class Claimed(msgspec.Struct, frozen=True):
     """This super-step's steps, in `seq` order."""
     attempts: tuple[Attempt, ...]
     """This super-step's unfinished tries, by key and attempt."""
+    now: int = 0
+    """The store's time of the claim."""
+    waits: tuple[Wait, ...] = ()
+    """What it waits for, by key."""
+    tenant: str | None = None
+    priority: int = 0
+    deadline_at: int | None = None
+    cancel: str | None = None
+    """Why it is to be cancelled; None where it is not."""
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -253,7 +374,22 @@ def worker_id(id: int) -> str:
     return f"w{id}"
 
 
+def interrupt_id(id: int) -> str:
+    """The name of an interrupt outside: `"i"` and its number."""
+    return f"i{id}"
+
+
+def message_id(id: int) -> str:
+    """The name of a message outside: `"m"` and its number."""
+    return f"m{id}"
+
+
 def parse_run_id(text: str) -> int | None:
     """The number behind a run's name, or None where the text is no such name."""
-    digits = text[1:] if text[:1] == "r" else ""
+    return parse_id("r", text)
+
+
+def parse_id(letter: str, text: str) -> int | None:
+    """The number behind a name of this letter, or None where the text is no such name."""
+    digits = text[1:] if text[:1] == letter else ""
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

@@ -1,8 +1,8 @@
 """The claimer: fills a worker's free slots.
 
 Busy, it claims as soon as a useful number of slots is free. Idle, it says so in the store (so that starters send a
-hint), looks once more, and then sleeps until a hint or the fallback poll, which also finds what has become due: no
-wake-up can be lost, because the rows are what is looked at, and an idle claimer costs about one query a second.
+hint), looks once more, and then sleeps until a hint, the time of the next waiting run, or the fallback poll: no wake-up
+can be lost, because the rows are what is looked at, and an idle claimer costs about two queries a second.
 
 A claim whose answer was lost may have given this worker runs it never heard of; they are given back before the next
 claim. So is a run whose execution broke off, or was told that it had lost it: perhaps to such a claim.
@@ -31,6 +31,10 @@ SUSPECTS_MAX = 1
 SETTLE_S = 0.1
 """The first sleep of an idle worker: a start that was being committed while this worker said that it is idle may have
 seen nobody to send a hint to, and was not to be seen yet by the look after it."""
+
+
+DUE_S_MIN = 0.001
+"""The shortest sleep before a time that is known to come: clocks of two machines do not run alike."""
 
 
 class Claimer:
@@ -151,6 +155,9 @@ class Claimer:
             return
         poll_s = self._tenure.settings.poll_s
         pause_s = min(poll_s, SETTLE_S) if self._settling else poll_s * random.uniform(0.8, 1.2)
+        due_us = await self._tenure.store.next_due()
+        if due_us is not None:
+            pause_s = min(pause_s, max(due_us / 1_000_000, DUE_S_MIN))
         if not await self._wait(self._wake, pause_s):
             self._settling = False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Final
 
@@ -53,7 +54,8 @@ class Deadlines:
 
 
 class Queue:
-    """Deadlines of one length, the first to come first."""
+    """Deadlines of one length, the first to come first. Its timer has a context of its own: that of whoever came first
+    would hold on to a run that is long gone."""
 
     def __init__(self, limit_s: float, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.limit_s = limit_s
@@ -67,7 +69,7 @@ class Queue:
         deadline.at = self._clock.monotonic() + self.limit_s
         self.waiting[deadline] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(self.limit_s, self._look)
+            self._timer = self._loop.call_later(self.limit_s, self._look, context=Context())
 
     def close(self) -> None:
         """Stop watching."""
@@ -82,7 +84,7 @@ class Queue:
             first = next(iter(self.waiting))
             left_s = first.at - self._clock.monotonic()
             if left_s > 0:
-                self._timer = self._loop.call_later(left_s, self._look)
+                self._timer = self._loop.call_later(left_s, self._look, context=Context())
                 return
             del self.waiting[first]
             first.expire()

@@ -15,17 +15,18 @@ from typing import Any
 
 from perdure.core import snapshot
 from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
-from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Raised, Returned
+from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.errors import printable
-from perdure.core.failures import encode_error, run_error
+from perdure.core.failures import cancellation, encode_error, run_error
 from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState, run_id
 from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.snapshot import spill
-from perdure.errors import NotSerializable, StoreError, UsageError
+from perdure.errors import DeadlineExceeded, NotSerializable, StoreError, UsageError
 from perdure.runtime.agent import STATE, Agent
 from perdure.runtime.callables import exited
 from perdure.runtime.group import Batch
+from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.runtime.superstep import Host, SuperStep
 from perdure.telemetry import emit
@@ -51,13 +52,26 @@ class Execution:
         self.known: frozenset[bytes] = frozenset()
         self.boundary: Boundary | None = None
         self.current: SuperStep | None = None
+        self.claimed_s = host.clock.monotonic()
+        self.interruption: Interruption | None = None if claimed.cancel is None else Cancelled(claimed.cancel)
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
+        self._waited = False
+        self._boundary: Batch[Change, CommitOutcome] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._filed: deque[asyncio.Future[CommitOutcome]] = deque()
         """Boundaries that may not be on disk yet, oldest first."""
 
     async def run(self) -> Ending:
         """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
+        self._watch_deadline()
+        try:
+            return await self._slice()
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+
+    async def _slice(self) -> Ending:
         while True:
             ending = await self._super_step()
             change = self._write(ending)
@@ -65,7 +79,7 @@ class Execution:
                 return ending
             batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
-                return await self._durable(batch, ending)
+                return await self._durable(batch, change, ending)
             await self._keep_close(batch)
             await self.host.committer.room()  # an agent without steps is not held back elsewhere
 
@@ -75,6 +89,24 @@ class Execution:
         if self.current is not None:
             self.current.close(ending)
 
+    def interrupt(self, why: Interruption) -> None:
+        """End its code from outside, and let it clean up."""
+        if not isinstance(self.interruption, Cancelled):
+            self.interruption = why
+        if self.current is not None:
+            self.current.interrupt(why)
+
+    def _watch_deadline(self) -> None:
+        """Interrupt it when its deadline comes; at once where that has been. (The store's time of the claim is behind
+        by the time the answer took: never too early.)"""
+        if self.claimed.deadline_at is None:
+            return
+        left_s = (self.claimed.deadline_at - self.claimed.now) / 1_000_000
+        if left_s <= 0:
+            self.interrupt(Overdue())
+        else:
+            self._deadline = asyncio.get_running_loop().call_later(left_s, self.interrupt, Overdue())
+
     def drain(self) -> None:
         """Hand it back at the next checkpoint."""
         if self.current is not None:
@@ -83,6 +115,7 @@ class Execution:
     async def _keep_close(self, boundary: Batch[Change, CommitOutcome]) -> None:
         """Run at most `ahead_max` super-steps ahead of the disk, so that whoever takes the run over knows which bodies
         may have begun before (`SuperStep.recovered`)."""
+        self._boundary = boundary
         self._filed.append(boundary.done)
         while self._filed and (self._filed[0].done() or len(self._filed) > self.host.ahead_max):
             await asyncio.shield(self._filed.popleft())
@@ -93,6 +126,8 @@ class Execution:
         step = self._new_super_step()
         if self.host.draining:
             return HandedBack()
+        if self.interruption is not None and not self._begun(step):
+            return Raised(asyncio.CancelledError())
         try:
             call, self._state = await self._load()
         except (NotSerializable, StoreError) as error:
@@ -102,15 +137,25 @@ class Execution:
         except Exception as error:  # the edge of user code: a constructor or a validator of the declared types
             return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {type_name(type(error))}: {error}")
         self.current = step
+        step.interruption = self.interruption
         if (over := self._over()) is not None:  # closed while it loaded
             step.close(over)
         try:
             return await step.run(call)
         finally:
             self.current = None
+            self._waited = step.waited
+
+    def _begun(self, step: SuperStep) -> bool:
+        """Whether code of this super-step may have run before: there may be something to clean up."""
+        first = self.number == 1 and self.claimed.attempt == 1
+        return step.number == self.claimed.super_step and not first
 
     def _new_super_step(self) -> SuperStep:
-        return SuperStep(self.host, self.claimed, number=self.number, durability=self.agent.settings.durability)
+        return SuperStep(
+            self.host, self.claimed, number=self.number, durability=self.agent.settings.durability,
+            claimed_s=self.claimed_s, after=self._boundary,
+        )  # fmt: skip
 
     def _over(self) -> Ending | None:
         return self.over
@@ -147,6 +192,8 @@ class Execution:
         claimed = self.claimed
         run, fence, thread = claimed.run, claimed.fence, claimed.thread
         match ending:
+            case Returned() | Raised() if self.interruption is not None:
+                return self._interrupted(self.interruption, ending)
             case Returned(value):
                 try:
                     return self._again(value) if isinstance(value, Again) else self._complete(value)
@@ -160,6 +207,8 @@ class Execution:
                 return HoldRun(run, fence, thread, reason, detail)
             case HandedBack():
                 return RequeueRun(run, fence, thread, 0)
+            case Parked():
+                return None
             case Lost(why):
                 emit("run.lost", run=run_id(run), why=why)
                 return None
@@ -174,7 +223,7 @@ class Execution:
         self.boundary = Boundary(arguments, data)
         return BeginSuperStep(
             claimed.run, claimed.fence, claimed.thread, self.number, payload, root, self.host.clock.wall_us(),
-            blobs + state_blobs,
+            blobs + state_blobs, self._waited,
         )  # fmt: skip
 
     def _complete(self, value: Any) -> EndRun:
@@ -213,8 +262,22 @@ class Execution:
         payload, blobs = spill(payload)
         return EndRun(
             claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, payload, root,
-            self.host.clock.wall_us(), blobs + state_blobs,
+            self.host.clock.wall_us(), blobs + state_blobs, self._waited,
         )  # fmt: skip
+
+    def _interrupted(self, why: Interruption, ending: Returned | Raised) -> EndRun:
+        """The end of a run that was interrupted, whatever its code made of it; what went wrong in the cleaning up is
+        kept."""
+        claimed = self.claimed
+        error = ending.error if isinstance(ending, Raised) else None
+        after = None if isinstance(error, asyncio.CancelledError) else error
+        if isinstance(why, Cancelled):
+            emit("run.cancelled", run=run_id(claimed.run), agent=claimed.agent, reason=why.reason)
+            return self._end(RunState.CANCELLED, cancellation(why.reason, after), None, ())
+        overdue = DeadlineExceeded(f"run {run_id(claimed.run)} did not end before its deadline")
+        overdue.__cause__ = after
+        emit("run.failed", run=run_id(claimed.run), agent=claimed.agent, error=str(overdue))
+        return self._end(RunState.FAILED, encode_error(run_error(overdue)), None, ())
 
     def _freeze(self) -> tuple[Any, bytes | None, tuple[Blob, ...]]:
         """The state as plain data, its root, and the blobs it needs that are not stored yet. An agent without state
@@ -226,7 +289,7 @@ class Execution:
         self.known = frozen.refs
         return data, frozen.root, frozen.blobs
 
-    async def _durable(self, batch: Batch[Change, CommitOutcome], ending: Ending) -> Ending:
+    async def _durable(self, batch: Batch[Change, CommitOutcome], change: Change, ending: Ending) -> Ending:
         outcome = await asyncio.shield(batch.done)
         run = self.claimed.run
         if not outcome.alive or run in outcome.lost:
@@ -234,7 +297,16 @@ class Execution:
             return Lost("its last commit came too late")
         if run in outcome.refused:
             return await self._refused(outcome.refused[run])
+        if run in outcome.cancelled and isinstance(change, EndRun) and change.outcome is not RunState.CANCELLED:
+            return await self._too_late(ending)
         return ending
+
+    async def _too_late(self, ending: Ending) -> Ending:
+        """It ended otherwise, but its cancellation had been requested before: that has won."""
+        self.interruption = Cancelled(await self.host.waker.why_cancelled(self.claimed.run))
+        change = self._write(ending)
+        assert isinstance(change, EndRun)
+        return await self._durable(self.host.committer.submit(change), change, ending)
 
     async def _refused(self, why: str) -> Ending:
         """The store would not take what the run wrote: a person has to see it, and nobody else may suffer."""

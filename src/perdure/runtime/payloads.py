@@ -23,7 +23,13 @@ async def load_payload(store: Store, thread: int, payload: bytes) -> bytes:
 
 
 async def load_state(store: Store, thread: int, root: bytes) -> tuple[Any, frozenset[bytes]]:
-    """A state from its root: plain data, and the digests of every blob it uses. One read a level of the tree."""
+    """A state from its root: plain data, and the digests of every blob it uses."""
+    have = await load_blobs(store, thread, root)
+    return snapshot.thaw(root, have), frozenset(have)
+
+
+async def load_blobs(store: Store, thread: int, root: bytes) -> dict[bytes, bytes]:
+    """Every blob that a state uses, by digest. One read a level of the tree."""
     have: dict[bytes, bytes] = {}
     while wanted := snapshot.missing(root, have):
         found = await _fetch(store, thread, sorted(wanted))
@@ -33,7 +39,7 @@ async def load_state(store: Store, thread: int, root: bytes) -> tuple[Any, froze
                 "restore them from a backup of the store"
             )
         have |= found
-    return snapshot.thaw(root, have), frozenset(have)
+    return have
 
 
 async def _fetch(store: Store, thread: int, digests: list[bytes]) -> dict[bytes, bytes]:

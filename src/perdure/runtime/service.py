@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.errors import StoreUnavailable
 from perdure.telemetry import emit, logger
+
+T = TypeVar("T")
 
 BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 2.0
@@ -70,6 +72,17 @@ async def insist(service: str, attempt: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(backoff.failed(error))
         else:
             return backoff.succeeded()
+
+
+async def outlast(service: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """The same, with what it returns."""
+    found: list[T] = []
+
+    async def once() -> None:
+        found.append(await attempt())
+
+    await insist(service, once)
+    return found[0]
 
 
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
 from perdure.core.failures import decode_error, encode_error, error_info, failure
-from perdure.core.records import Attempt, run_id
+from perdure.core.keys import retry_place
+from perdure.core.records import Attempt, WaitKind, run_id
 from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from perdure.runtime.step import Step
     from perdure.runtime.superstep import SuperStep
 
+PARK_S: Final = 5.0
+"""A wait between two tries from here on is worth a commit, so that it holds no slot and outlives its worker."""
+
 
 async def execute(
     at: SuperStep, step: Step[..., Any], key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -37,8 +41,8 @@ async def execute(
         if last.error is None:
             at.hold_exhausted(key, attempt)
         return await _give_up(at, step, key, digest, attempt, last.error, last.started_at)
-    if last is not None and (rest_s := _rest_s(last, at.host.clock.wall_us())) > 0:
-        await asyncio.sleep(rest_s)
+    if last is not None:
+        await _pause(at, key, attempt, _rest_s(last, at.host.clock.wall_us()))
     while True:
         attempt += 1
         await at.admit()
@@ -49,7 +53,17 @@ async def execute(
             at.body_ended()
         if not isinstance(outcome, RetryIn):
             return outcome[0]
-        await asyncio.sleep(outcome.delay_s)
+        await _pause(at, key, attempt, outcome.delay_s)
+
+
+async def _pause(at: SuperStep, key: str, attempt: int, delay_s: float) -> None:
+    """Wait between two tries: a moment here, and anything longer as a durable wait, which holds no slot."""
+    place = retry_place(key, attempt)
+    if delay_s < PARK_S and not at.waiting_for(place):
+        await asyncio.sleep(max(0.0, delay_s))
+    else:
+        await at.waiting.until(place, WaitKind.TIMER, delay_us=max(0, int(delay_s * 1_000_000)))
+        at.submit(at.waiting.close(place))
 
 
 async def _attempt(
@@ -99,7 +113,7 @@ def _rest_s(last: Attempt, now_us: int) -> float:
 async def _settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
     """Where the step asks for it, go on only when its record is on disk."""
     if (step.settings.durability or at.durability) == "sync":
-        await at.durable(batch)
+        await at.kept(batch)
 
 
 async def _try_once(

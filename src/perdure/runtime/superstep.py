@@ -5,6 +5,9 @@ record; any other is executed (`stepping.py`) and recorded. A super-step has one
 comes first: the agent's return or exception, a lost lease, a drain, a divergence. From then on its verbs raise
 `Unwind`, its tasks are cancelled, and nothing it does is recorded.
 
+Where all its tasks wait for something durable it is parked (`waiting.py`), and where its cancellation was requested it
+is interrupted (`interruption.py`).
+
 Draining hands a run back at the next checkpoint: bodies in flight finish and are recorded, no new one begins. An
 agent that can end without another body ends; one that asks for another is closed once none is in flight.
 """
@@ -13,39 +16,54 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from perdure.clock import Clock
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
 from perdure.core.digests import digest64
 from perdure.core.display import divergence
-from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.failures import failure
 from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, given
 from perdure.core.records import Checkpoint, Claimed, HeldReason, run_id
-from perdure.core.snapshot import spill
-from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, Unwind, UsageError
+from perdure.core.snapshot import spill, spilled
+from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, StoreUnavailable, Unwind, UsageError
 from perdure.runtime.callables import Pools
 from perdure.runtime.deadlines import Deadlines
-from perdure.runtime.frames import AgentFrame, frame, install_task_factory
+from perdure.runtime.frames import AgentFrame, frame, install_task_factory, outside
 from perdure.runtime.group import Batch, GroupCommit
+from perdure.runtime.ids import Ids
+from perdure.runtime.interruption import Cancelled, Gate, Interruption
+from perdure.runtime.known import Durable, fed_by
+from perdure.runtime.mailbox import Mailbox
 from perdure.runtime.payloads import load_payload
+from perdure.runtime.reads import Reads
+from perdure.runtime.rest import Rest
+from perdure.runtime.starts import Starts
 from perdure.runtime.stepping import execute
 from perdure.runtime.surroundings import AroundBody
 from perdure.runtime.trust import Trust
+from perdure.runtime.waiting import Waiting
+from perdure.runtime.waker import Waker
 from perdure.store.protocol import Store
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:
+    from perdure.runtime.agent import Agent
     from perdure.runtime.step import Durability, Step
 
 UNWIND_S = 10.0
 """How long cancelled tasks may take to end before the log names them and they are left to themselves."""
 
+
+_stuck: set[asyncio.Future[Any]] = set()
+"""Tasks that are left to themselves. The loop knows them only weakly; collected, they would end in the middle."""
 
 REFUSALS_MAX = 1000
 """How often a super-step that has ended raises `Unwind` into code that goes on all the same."""
@@ -67,13 +85,28 @@ class Host(Protocol):
     random: random.Random
     around_body: AroundBody | None
     ahead_max: int
+    agents: Mapping[str, Agent[..., Any]]
+    ids: Ids
+    starts: Starts
+    reads: Reads
+    waker: Waker
 
 
 class SuperStep:
     """One call of the agent function of a claimed run."""
 
-    def __init__(self, host: Host, claimed: Claimed, *, number: int, durability: Durability | None) -> None:
+    def __init__(
+        self, host: Host, claimed: Claimed, *, number: int, durability: Durability | None, claimed_s: float,
+        after: Batch[Change, CommitOutcome] | None = None,
+    ) -> None:  # fmt: skip
         resumed = number == claimed.super_step
+        self.claimed_s = claimed_s
+        """When it was claimed, on the machine's monotonic clock."""
+        self.interruption: Interruption | None = None
+        """What ends its code from outside, delivered or about to be."""
+        self._waits = claimed.waits if resumed else ()
+        self._last = after
+        """The last that this run has written, at first the boundary before."""
         self.host = host
         self.claimed = claimed
         self.number = number
@@ -94,6 +127,7 @@ class SuperStep:
         self._over: asyncio.Future[None] | None = None
         self._told = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their making, not of their addresses
+        self._parking: asyncio.Task[None] | None = None
 
     # -- the call of the agent -------------------------------------------------------------------------------
 
@@ -111,6 +145,8 @@ class SuperStep:
         self._root.add_done_callback(self._root_ended)
         if self.ending is not None or (self.host.draining and not self.in_flight):
             self.close(self.ending or HandedBack())
+        elif self.interruption is not None:
+            self.gate.deliver_at_rest(self._deliver)
         try:
             await self._over
         except asyncio.CancelledError:  # the process is going down
@@ -119,6 +155,8 @@ class SuperStep:
         if self.ending is None:
             self._end(_ending_of(self._root))
         await self._reap()
+        if "rest" in self.__dict__:
+            self.rest.end()
         assert self.ending is not None
         return self.ending
 
@@ -132,8 +170,58 @@ class SuperStep:
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
         self._end(ending)
-        self._tell(self._unfinished())
+        if isinstance(self.ending, Parked):
+            _see_all(self._unfinished())
+            self.waiting.unwind(self._unwind())
+        else:
+            self._tell(self._unfinished())
         self._wake()
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the agent's code, which may clean up. A cancellation goes before a deadline; neither comes twice."""
+        if self.interruption is None:
+            self.interruption = why
+            self.gate.deliver_at_rest(self._deliver)
+        elif isinstance(why, Cancelled):
+            self.interruption = why
+            self.rest.look_soon()  # what could not be parked without knowing of it can be now
+
+    @functools.cached_property
+    def rest(self) -> Rest:
+        """Sees when all its tasks wait."""
+        rest = Rest(self._unfinished, self._durables)
+        rest.on_rest = self._at_rest
+        rest.on_raw = self._at_work
+        return rest
+
+    @functools.cached_property
+    def gate(self) -> Gate:
+        """Where what has no record waits for an interruption."""
+        return Gate(self.rest)
+
+    @functools.cached_property
+    def waiting(self) -> Waiting:
+        """What it waits for."""
+        return Waiting(self, self._waits)
+
+    @functools.cached_property
+    def mail(self) -> Mailbox:
+        """Its thread's mailbox."""
+        return Mailbox(self)
+
+    def waiting_for(self, key: str) -> bool:
+        """Whether there is a wait under this key from an earlier claim."""
+        return bool(self._waits) and self.waiting.knows(key)
+
+    @property
+    def has_waits(self) -> bool:
+        """Whether something was waited for here at all."""
+        return "waiting" in self.__dict__
+
+    @property
+    def waited(self) -> bool:
+        """Whether its end has waits to close."""
+        return self.waiting.used if "waiting" in self.__dict__ else bool(self._waits)
 
     def drain(self) -> None:
         """Hand back at the next checkpoint: now, if no body is in flight."""
@@ -150,12 +238,36 @@ class SuperStep:
         settings = step.settings
         key = scope.key(settings.name) if settings.key is None else self._given_key(settings.key)
         digest = 0 if settings.ignore_args else digest64((args, kwargs))
-        record = self.journal.find(key)
+        record = self.recorded(key, digest, args, kwargs)
         if record is None:
+            await self.fresh()
             return await execute(self, step, key, digest, args, kwargs)
-        if not matches(record, digest):
-            self._diverge(record, args, kwargs)
-        return await self._replay(step, record)
+        return await self.replay(record, step.codec.decode)
+
+    def recorded(self, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Checkpoint | None:
+        """The record under this key, of a call with these arguments; None where there is none."""
+        record = self.journal.find(key)
+        if record is not None and not matches(record, digest):
+            self.close(Held(HeldReason.DIVERGED, divergence(record, args, kwargs)))
+            raise self._unwind()
+        return record
+
+    async def enter(self) -> None:
+        """What every verb that may wait does first: refuse the wrong thread, and code that has ended."""
+        self._enter()
+        if self.ending is not None:
+            await self._refuse()
+
+    async def fresh(self) -> None:
+        """What comes before anything that has no record: an interruption, if one is to be delivered here."""
+        if "gate" in self.__dict__ and self.gate.shut:
+            await self.gate.passed()
+            self.check()
+
+    async def flushed(self) -> None:
+        """Wait until all that this run has written so far is on disk: before anything leaves the process."""
+        if self._last is not None:
+            await self.durable(self._last)
 
     def record_value(
         self,
@@ -207,26 +319,49 @@ class SuperStep:
     ) -> Batch[Change, CommitOutcome]:
         """Queue a step's record for the next commit."""
         self.check()
+        return self.submit(self.record(key, digest, attempt, payload, failed=failed, started_at=started_at))
+
+    def record(
+        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
+    ) -> AppendCheckpoint:
+        """A step's record, to be filed by whoever asks for it."""
         self._seq += 1
         payload, blobs = spill(payload)
         claimed = self.claimed
-        return self.host.committer.submit(
-            AppendCheckpoint(
-                claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
-                payload, started_at, self.host.clock.wall_us(), blobs,
-            )
+        return AppendCheckpoint(
+            claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
+            payload, started_at, self.host.clock.wall_us(), blobs,
         )  # fmt: skip
+
+    def submit(self, change: Change) -> Batch[Change, CommitOutcome]:
+        """Queue a change for the next commit."""
+        self.check()
+        self._last = self.host.committer.submit(change)
+        return self._last
 
     async def durable(self, batch: Batch[Change, CommitOutcome]) -> None:
         """Wait until a batch is on disk; `Unwind` if this run's part of it was not written."""
         await asyncio.shield(batch.done)
         self.check()
 
+    async def load(self, payload: bytes) -> bytes:
+        """What a record of this run says, also where it lies in a blob."""
+        with self._nobody_looking():
+            return await load_payload(self.host.store, self.claimed.thread, payload)
+
+    async def kept(self, batch: Batch[Change, CommitOutcome]) -> None:
+        """The same for a call's own record. Whoever interrupts the code meanwhile does so after it, where a replay,
+        which finds the record, is interrupted as well."""
+        with self._nobody_looking():
+            await self.durable(batch)
+
     def body_ended(self) -> None:
         """A body in flight is done and its record queued; a draining super-step closes if another was asked for."""
         self.in_flight -= 1
         if self._held_up:
             self.drain()
+        if "rest" in self.__dict__:
+            self.rest.look_soon()
 
     def hold_exhausted(self, key: str, attempts: int) -> NoReturn:
         """Hold the run: the last allowed try of this step began, and its worker died before it ended."""
@@ -256,19 +391,82 @@ class SuperStep:
             await asyncio.get_running_loop().create_future()
         raise self._unwind()
 
-    async def _replay(self, step: Step[..., Any], record: Checkpoint) -> Any:
+    async def replay(self, record: Checkpoint, decode: Callable[[bytes], Any]) -> Any:
+        """What a record says: the value, or the failure, raised."""
         try:
-            payload = await load_payload(self.host.store, self.claimed.thread, record.payload)
+            payload = record.payload
+            if spilled(payload) is not None:
+                payload = await self.load(payload)
             if not record.failed:
-                return step.codec.decode(payload)
+                return decode(payload)
         except (NotSerializable, StoreError) as error:
             self.close(Held(HeldReason.SCHEMA, f"the record of step {record.key!r} does not load: {error}"))
             raise self._unwind() from error
         raise failure(payload, run=self.claimed.run, key=record.key, attempts=record.attempt)
 
-    def _diverge(self, record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.close(Held(HeldReason.DIVERGED, divergence(record, args, kwargs)))
-        raise self._unwind()
+    @contextmanager
+    def _nobody_looking(self) -> Iterator[None]:
+        self.rest.paused += 1
+        try:
+            yield
+        finally:
+            self.rest.paused -= 1
+            self.rest.look_soon()
+
+    def _durables(self) -> list[Durable]:
+        held_back = self.gate.waiting if "gate" in self.__dict__ else []
+        return [*self.waiting.futures, *held_back]
+
+    def _deliver(self) -> None:
+        if self._root is not None and self.ending is None:
+            self._root.cancel(str(self.interruption))
+
+    def _at_rest(self) -> None:
+        """All tasks wait: park, if one of them waits for something durable, and nothing else is going on."""
+        if self.ending is not None or self._parking is not None or self._root is None or self._root.done():
+            return
+        if self.in_flight == 0 and self.waiting.futures and not self.waiting.awake and not self.is_overdue():
+            self._begin_to_park()
+
+    def _begin_to_park(self) -> None:
+        """Ask the store in this very moment: what came in between would be written behind the parking."""
+        self.rest.paused += 1
+        asked = self.waiting.ask_to_park()
+        with outside():
+            self._parking = asyncio.get_running_loop().create_task(self._park(asked), name="perdure-park")
+
+    def is_overdue(self) -> bool:
+        """Whether its deadline has come: parked, it would be claimable at once, again and again."""
+        claimed = self.claimed
+        if claimed.deadline_at is None:
+            return False
+        since_us = (self.host.clock.monotonic() - self.claimed_s) * 1_000_000
+        return claimed.now + since_us >= claimed.deadline_at
+
+    def _at_work(self) -> None:
+        """Something goes on beside the waits: what came before their rows were there, nobody was told."""
+        if "waiting" in self.__dict__ and (opened := self.waiting.take_opened()) is not None:
+            opened.done.add_done_callback(lambda _: self.host.waker.look())
+
+    async def _park(self, asked: Batch[Change, CommitOutcome]) -> None:
+        """Have the store let go of the run. Nothing can go on here meanwhile: whatever comes is delivered after it."""
+        try:
+            parked = await self.waiting.parked(asked)
+        except StoreUnavailable:
+            if self.ending is None:  # else it was lost, and everybody has been told
+                raise
+            return
+        finally:
+            self._parking = None
+            self.rest.paused -= 1
+            self.rest.look_soon()
+        if self.ending is not None:
+            return
+        if parked:
+            self.close(Parked(self.waiting.timed or self.claimed.deadline_at is not None))
+        else:
+            self.waiting.awake = True
+            self.host.waker.look()
 
     def _given_key(self, key: str) -> str:
         if key in self._given:
@@ -289,6 +487,8 @@ class SuperStep:
                 return f"{run}: lease lost: {why}"
             case HandedBack():
                 return f"{run}: handed back, its worker drains"
+            case Parked():
+                return f"{run}: parked, it only waits"
             case Held(reason):
                 return f"{run}: held as {reason}"
             case _:
@@ -308,12 +508,17 @@ class SuperStep:
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._tasks.pop(task, None)
-        if self.ending is not None and not task.cancelled():
-            task.exception()  # the super-step has its ending; what a branch raised after it concerns nobody
+        if self.ending is not None:
+            _see(task)  # the super-step has its ending; what a branch raised after it concerns nobody
+        elif "rest" in self.__dict__:
+            self.rest.look_soon()
 
     async def _reap(self) -> None:
         """End what the agent left running, so that nothing of this super-step outlives it."""
         left = self._unfinished()
+        if isinstance(self.ending, Parked) and left:  # it is unwinding by itself: its waits raise
+            await asyncio.wait(left, timeout=UNWIND_S)
+            left = self._unfinished()
         if not left:
             return
         if not self._told:  # a second cancellation would break off the cleaning up after the first
@@ -329,14 +534,30 @@ class SuperStep:
 
     def _tell(self, tasks: list[asyncio.Future[Any]]) -> None:
         self._told = self._root is not None
+        _see_all(tasks)
         for task in tasks:
             task.cancel(self._why())
+
+
+def _see_all(tasks: list[asyncio.Future[Any]]) -> None:
+    """Have seen what gatherings and the like of these tasks end with: their code may not get to it any more."""
+    for future in fed_by(tasks):
+        if isinstance(future, asyncio.Future):
+            future.add_done_callback(_see)
+
+
+def _see(future: asyncio.Future[Any]) -> None:
+    """Look at what a future ended with: what went wrong in it is another's to tell."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _disown(task: asyncio.Future[Any]) -> None:
     """Leave a task that does not end to itself: the end of the process does not wait for it, as `asyncio.run` would."""
     if isinstance(task, asyncio.Task):
         asyncio._unregister_task(task)
+        _stuck.add(task)
+        task.add_done_callback(_stuck.discard)
 
 
 def _ending_of(root: asyncio.Task[Any]) -> Ending:

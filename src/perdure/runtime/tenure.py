@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker, bytes_of
-from perdure.core.endings import Ending, HandedBack, Held, Lost
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked
 from perdure.core.leases import trust_until
 from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Claimed, HeldReason, worker_id
@@ -29,13 +29,17 @@ from perdure.runtime.claimer import Claimer
 from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
+from perdure.runtime.ids import Ids
 from perdure.runtime.keeper import Keeper
-from perdure.runtime.service import first_of, insist
+from perdure.runtime.reads import Reads
+from perdure.runtime.service import first_of, insist, outlast
 from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.starts import Starts
 from perdure.runtime.step import Durability
 from perdure.runtime.surroundings import SideLoop, Surroundings
 from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
+from perdure.runtime.waker import Waker
 from perdure.runtime.watchdog import Watchdog
 from perdure.store.protocol import Store
 from perdure.telemetry import emit, logger
@@ -69,6 +73,9 @@ class Tenure:
         self.committer: GroupCommit[Change, CommitOutcome] = GroupCommit(
             self._commit, size=bytes_of, rows_max=surroundings.commit_rows_max
         )
+        self.ids = Ids(store, outlast)
+        self.starts = Starts(store, outlast)
+        self.reads = Reads(store)
         self._on_ended = on_ended
         self.suspects: set[int] = set()
         """Runs in hand that kept losing their workers, until they have recorded something."""
@@ -103,9 +110,12 @@ class Tenure:
         self._keeper = self._beside(f"perdure-keeper-{self.worker}", keeper.run)
         self._keeper.start()
         self.claimer = Claimer(self)
+        self.waker = Waker(self)
         self._services = [
             asyncio.create_task(self.committer.run(), name="perdure-committer"),
             asyncio.create_task(self.claimer.run(), name="perdure-claimer"),
+            asyncio.create_task(self.starts.run(), name="perdure-child-starts"),
+            asyncio.create_task(self.waker.run(), name="perdure-waker"),
         ]
         emit("worker.started", worker=worker_id(self.worker), name=self.settings.name, deployment=self.deployment)
 
@@ -148,7 +158,9 @@ class Tenure:
             return
         emit("worker.lost", worker=worker_id(self.worker), why=why, runs=len(self.executions))
         self.draining = True
-        self.committer.fail(StoreUnavailable(f"worker {worker_id(self.worker)} has lost its lease: {why}"))
+        lost = StoreUnavailable(f"worker {worker_id(self.worker)} has lost its lease: {why}")
+        self.committer.fail(lost)
+        self.starts.fail(lost)
         for execution in tuple(self.executions.values()):
             execution.close(Lost(why))
         self.lost.set()
@@ -201,7 +213,9 @@ class Tenure:
             # To whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had not
             # ended, nothing was given back.
             self.claimer.give_back()
-        elif ending is not None and not isinstance(ending, HandedBack):
+        elif isinstance(ending, Parked) and ending.timed:
+            self.claimer.look()  # it may be asleep for longer
+        elif ending is not None and not isinstance(ending, HandedBack | Parked):
             self._on_ended(run)
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -209,13 +223,15 @@ class Tenure:
     async def _commit(self, changes: list[Change]) -> CommitOutcome:
         """Write a batch, however long the store is away; repeating one that went through is a no-op."""
         outcome = CommitOutcome()
+        tries = 0
         # A run that was lost and claimed again has changes of both claims here: the older ones would be lost, and the
         # newer ones with them. (The last one has the newest fence.)
         fences = {change.run: change.fence for change in changes}
         writable, refused = self._without_followers([each for each in changes if each.fence == fences[each.run]])
 
         async def attempt() -> None:
-            nonlocal outcome
+            nonlocal outcome, tries
+            tries += 1
             outcome = await self.store.commit(self.worker, writable)
 
         try:
@@ -230,6 +246,10 @@ class Tenure:
             self.lose("the store says that this worker is not alive")
         for run in outcome.lost:
             self._close(run, fences[run], Lost("another worker has claimed it"))
+        if tries > 1:
+            self._hand_back_unsure(outcome, fences)
+        if any(run in self.executions and self.executions[run].interruption is None for run in outcome.cancelled):
+            self.waker.look()
         if self.suspects:
             recorded = {each.run for each in writable if isinstance(each, AppendCheckpoint | BeginSuperStep)}
             self._clear_suspects(recorded - outcome.lost - outcome.refused.keys())
@@ -237,6 +257,13 @@ class Tenure:
         for run, why in outcome.refused.items():
             self._close(run, fences[run], Held(HeldReason.REFUSED, f"the store refused a write of this run: {why}"))
         return msgspec.structs.replace(outcome, refused=refused | outcome.refused) if refused else outcome
+
+    def _hand_back_unsure(self, outcome: CommitOutcome, fences: dict[int, int]) -> None:
+        """After a commit that was sent again: its first copy may still come. What was written it leaves alone. But what
+        was not, a parking or a change that bounced, it might then do, under the same fence and behind the code's back.
+        So those runs go on under another one. (The model found this.)"""
+        for run in outcome.awake.union(run for run, _, _ in outcome.bounced):
+            self._close(run, fences[run], HandedBack())
 
     def _without_followers(self, changes: list[Change]) -> tuple[list[Change], dict[int, str]]:
         """The batch without what follows a refused write of its run, and the runs that this concerns. That a run is

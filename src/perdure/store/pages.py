@@ -17,10 +17,15 @@ def page_size(limit: int) -> int:
     return max(0, min(limit, LIST_ROWS_MAX))
 
 
-async def whole_log(store: Store, run: int) -> AsyncIterator[Checkpoint]:
-    """A run's whole log, in order, by as many reads as it takes."""
+async def whole_log(
+    store: Store, run: int, *, super_step: int | None = None, boundaries: bool = False
+) -> AsyncIterator[Checkpoint]:
+    """A run's whole log, in order, by as many reads as it takes; or that of one super-step, or the boundaries and the
+    end alone."""
     after: tuple[int, int] | None = None
-    while page := await store.checkpoints(run, limit=LIST_ROWS_MAX, after=after):
+    while page := await store.checkpoints(
+        run, super_step=super_step, boundaries=boundaries, limit=LIST_ROWS_MAX, after=after
+    ):
         for row in page:
             yield row
         if len(page) < LIST_ROWS_MAX:

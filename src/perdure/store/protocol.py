@@ -15,6 +15,20 @@ Fences only grow: every claim and every take-over adds one.
 writing verb may be repeated with the same values (`start` recognises its run ids, `commit` its fences, `take_over`
 and `retire` a finished row). Nothing inside a store retries for ever; the caller's loops do.
 
+**Waits.** A run that only waits is parked: `waiting`, without a worker. What it waits for are rows (`Wait`), and what
+ends a wait is a row too: an answered interrupt, a message, an ended run; or a time. Whoever writes such a row looks, in
+the same transaction, whether a parked run waits for it, and wakes it (`queued`, claimable now); a parking looks, in its
+transaction, whether something that the run waits for is there already. The two share a lock (the run's row, and for
+messages the mailbox's thread's row), so that one of them sees the other: no wake-up is lost. A time needs nobody: a
+waiting run is claimable from its `ready_at` on. A woken run stays `queued` until it is claimed; nobody is woken twice
+for one thing, since a wait is deleted together with the record that ends it. Where a batch parks a run and brings what
+it waits for, in either order, the run is not parked or is woken. A wait whose step is on record, or whose super-step is
+over, is not opened: that is a batch sent again.
+
+**Cancellation.** `cancel` ends a run that has not begun, or that is held, at once. Of any other it notes the request on
+the row, which nobody takes back: from then on the run can end as `cancelled` only. Its worker is told (`Hint.WAKE`,
+`cancellations`, every `CommitOutcome`), lets the code clean up, and writes the end.
+
 **Loops.** An open store belongs to the event loop that opened it. `clone()` gives an unopened store on the same
 data for another loop or thread: the renewal thread has its own.
 """
@@ -26,15 +40,33 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from perdure.core.changes import (
+    AnswerOutcome,
     Change,
     ClaimRequest,
     CommitOutcome,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
     NewWorker,
     RunFilter,
+    SendOutcome,
     StartOutcome,
     StartRun,
 )
-from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Claimed,
+    Interrupt,
+    Message,
+    Outcome,
+    Run,
+    TakenOver,
+    Thread,
+    Wait,
+    Worker,
+)
 
 
 class Hint(Enum):
@@ -44,6 +76,8 @@ class Hint(Enum):
     """A run became claimable."""
     ENDED = "ended"
     """A watched run became terminal or held."""
+    WAKE = "wake"
+    """Something that a *running* run may wait for has come, or its cancellation was requested."""
 
 
 @runtime_checkable
@@ -136,25 +170,32 @@ class Store(Protocol):
         """Put runs on disk, in one transaction; one outcome for each, in order.
 
         For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very start). A
-        key that exists answers `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A
-        thread of another agent is `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the head
-        (which its key, if any, stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the
-        others, or `ThreadHeld` at `THREAD_QUEUE_MAX`. A new run is the thread's next ordinal, `queued`; on an idle
-        thread it becomes the head and `ready`. Its arguments are filed as the boundary of super-step 1. A refused start
-        writes nothing. Sends `WORK` if a worker is idle. Two groups that start overlapping keys or threads in opposite
-        orders do not deadlock.
+        parent whose row is not `running` under that worker and fence, or whose worker is not alive, is `ParentGone`; so
+        is one whose cancellation was requested and that does not know of it. The check and the start exclude a
+        take-over, as a commit does, and a cancellation of the parent: they hold its row. A key that exists answers `Started(created=False)` with its run if the digest is the
+        same, else `KeyTaken`. A thread of another agent is `OtherAgent`. On a busy thread `join` gives
+        `Started(created=False)` with the head (which its key, if any, stands for from then on), `reject` gives
+        `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`; `unless_asked` does the
+        same, but is `QuestionOpen` where the head has an open interrupt (its oldest is named). `interrupt` and
+        `rollback` request the cancellation of every unfinished run of the thread, as `cancel` does ("r9 was started in
+        its place", with the new run's id), and queue behind what is left; `rollback` marks them. A new run is the
+        thread's next ordinal, `queued`; on an idle thread it becomes the head and `ready`. It is claimable after its
+        delay, or from its deadline on. Its arguments are filed as the boundary of super-step 1. A refused start writes
+        nothing. Sends `WORK` if a worker is idle. Two groups that start overlapping keys or threads in opposite orders
+        do not deadlock.
         """
 
     # -- executing -------------------------------------------------------------------------------------------
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
-        """Take up to `limit` claimable runs, at most `CLAIM_ROWS_MAX`: `queued`, `ready`, due, of these agents and
-        queues, not pinned to another deployment; highest priority first, then oldest `ready_at`, then id.
+        """Take up to `limit` claimable runs, at most `CLAIM_ROWS_MAX`: `queued` or `waiting`, `ready`, due, of these
+        agents and queues, not pinned to another deployment; highest priority first, then oldest `ready_at`, then id.
 
         Each becomes `running` under this worker with `fence + 1`, `attempt + 1`, pinned to the deployment; `started_at`
         is set the first time. The log is read in a later snapshot than the claim, so that it holds all that the
-        previous owner committed. Two workers never get the same run. Empty if the worker's row is not alive, or if the
-        request comes too late (its ticket is below the row's, see `give_back`).
+        previous owner committed, with the waits of the current super-step. Two workers never get the same run. Empty if
+        the worker's row is not alive, or if the request comes too late (its ticket is below the row's, see
+        `give_back`).
         """
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
@@ -174,13 +215,68 @@ class Store(Protocol):
         fences: the late ones make it `lost` as a whole, unless they are all on record.
         """
 
+    async def waits(self, runs: Sequence[int]) -> list[Wait]:
+        """What these runs wait for, by run and key; whether it is `ready` by now."""
+
+    async def cancellations(self, worker: int) -> dict[int, str]:
+        """The runs in this worker's hands whose cancellation was requested, and why."""
+
+    async def next_due(self) -> int | None:
+        """How many microseconds until the time of the next waiting run comes, from now on; None if no such time is
+        known. Whose run it is does not matter: an idle worker wakes for it."""
+
+    # -- between runs ----------------------------------------------------------------------------------------
+
+    async def cancel(self, run: int, reason: str, payload: bytes) -> Run | None:
+        """Request a run's cancellation, and that of its unfinished descendants that are not detached (nor below one
+        that is), in one transaction; returns the row afterwards, None if there is no such run.
+
+        A terminal run, or one that is not held and whose cancellation was requested before, is returned unchanged, and
+        nothing goes down from it; from any other it goes down also through runs that have ended. A run that nobody has
+        begun (`attempt` 0) or that is held becomes `cancelled` at once, with `payload` (an encoded error) as its
+        `ENDED` checkpoint, failed, under super-step `super_step + 1`; its waits are closed and its thread goes on as
+        after `EndRun`. Of a run that has begun, `cancel` is set; one that is `waiting` is
+        woken, and one that is `queued` is claimable now. Sends hints.
+        """
+
+    async def answer(self, answer: NewAnswer) -> AnswerOutcome | None:
+        """Answer an open interrupt, and wake its run if it is parked, in one transaction; None if there is no such
+        interrupt. The first answer wins; one with the same bytes finds its own work done. One that has expired by the
+        store's clock is marked so, and takes no answer."""
+
+    async def interrupts(self, where: InterruptFilter) -> list[Interrupt]:
+        """A page of interrupts, oldest id first. An open one whose time has come counts as expired."""
+
+    async def get_interrupts(self, interrupts: Sequence[int]) -> list[Interrupt]:
+        """These interrupts, by id; missing ones are left out."""
+
+    async def send(self, messages: Sequence[NewMessage]) -> list[SendOutcome]:
+        """Put messages into mailboxes, in this order, and wake heads that wait for them, in one transaction; one
+        outcome for each. One that has arrived is known by its id, and is `Sent` as before: also if it has been received
+        since, for at least `MESSAGE_MEMORY_US`."""
+
+    async def mailbox(self, thread: int, *, limit: int = 100, after: int = 0) -> list[Message]:
+        """The messages in a thread's mailbox in order, from after that `seq`."""
+
+    async def dead_letters(self, thread: int | None = None, *, limit: int = 100, after: int = 0) -> list[Message]:
+        """Dead letters of a thread, or of all, by id, from after that one."""
+
+    async def revive(self, message: int) -> Message | None:
+        """Put a dead letter back at the end of its mailbox, also of a full one, and wake who waits for it; None if
+        there is no such dead letter."""
+
+    async def fork(self, fork: ForkRun) -> StartOutcome:
+        """Put a run on a new thread on disk that goes on from a checkpoint of another; see `ForkRun`. `queued`, head of
+        its thread, whose newest state is the one before `super_step` (none where that is None). Asked again with the
+        same run id, it is `Started` as before."""
+
     # -- operators -------------------------------------------------------------------------------------------
 
     async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
-        """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its `ENDED`
-        checkpoint, the named failed step records and the tries that were cut short deleted. It takes its old place in
-        its thread's order, but a head that has begun keeps its turn. None if there is no such run; a run in another
-        state is returned unchanged.
+        """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its cancellation
+        and its deadline forgotten, its `ENDED` checkpoint, the named failed step records and the tries that were cut
+        short deleted. It takes its old place in its thread's order, but a head that has begun keeps its turn. None if
+        there is no such run; a run in another state is returned unchanged.
 
         So is a run whose going on would undo the state of later ones: it is past its first super-step, the boundary
         that it would go on from holds a state, and that is not the thread's newest, or a head that has begun would go

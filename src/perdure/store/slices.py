@@ -1,6 +1,6 @@
 """A rule of `commit` that needs no row: a run's slice ends once.
 
-What a batch says of a run after it has ended, requeued or held it would find the slice over, as it would in a batch of
+What a batch says of a run after it has ended, requeued, held or parked it would find the slice over, as it would in a batch of
 its own: a no-op. Every store leaves it out before it looks at anything.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from perdure.core.changes import Change, EndRun, HoldRun, RequeueRun
+from perdure.core.changes import Change, EndRun, HoldRun, ParkRun, RequeueRun
 
-ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun})
+ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun, ParkRun})
 
 
 def within_slices(changes: Sequence[Change]) -> Sequence[Change]:

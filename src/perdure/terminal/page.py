@@ -35,6 +35,10 @@ STATE_STYLES: Final[dict[str, str]] = {
     RunState.COMPLETED: "green",
     RunState.FAILED: "bold red",
     RunState.CANCELLED: "dim",
+    "open": "bold magenta",
+    "answered": "green",
+    "expired": "yellow",
+    "withdrawn": "dim",
     "alive": "green",
     "dead": "bold red",
     "stopped": "dim",
@@ -52,10 +56,14 @@ class Marks:
     bad: str = "✗"
     open: str = "…"
     moved: str = "↪"
+    wait: str = "◷"
+    """A durable wait: it took time, and nobody worked."""
+    parked: str = "┄"
+    active: str = "█"
     cut: str = "…"
 
 
-ASCII_MARKS: Final = Marks(ok="+", bad="x", open=".", moved=">", cut="~")
+ASCII_MARKS: Final = Marks(ok="+", bad="x", open=".", moved=">", wait="@", parked="-", active="#", cut="~")
 
 
 class Page(Console):

@@ -73,6 +73,11 @@ def ago(us: int, *, now_us: int) -> str:
     return f"{seconds} s ago" if seconds else "now"
 
 
+def away(us: int, *, now_us: int) -> str:
+    """How far off a time is, in its two largest units, or how long it is past: `in 3 h 12 min`, `4 min ago`."""
+    return f"in {duration(us - now_us)}" if us > now_us else ago(us, now_us=now_us)
+
+
 def size(count: int) -> str:
     """Bytes, in binary units."""
     if count < 1_024:

@@ -1,7 +1,9 @@
 """Batches: judged run by run first, applied afterwards.
 
 The judgement decides everything that can go wrong, so applying cannot fail half-way. A run's changes stand or fall
-together: one lost or refused change takes the run's others of the same batch with it, and nobody else's.
+together: one lost or refused change takes the run's others of the same batch with it, and nobody else's. Two things
+are seen only when a change's turn comes, since what the batch says before it counts: a change that bounces, alone, and
+a parking, which comes last, after all that might wake the run.
 """
 
 from __future__ import annotations
@@ -13,16 +15,25 @@ from typing import assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    Bounce,
+    BuryMessage,
     Change,
+    CloseWait,
     CommitOutcome,
     EndRun,
     HoldRun,
+    OpenWait,
+    ParkRun,
+    Place,
     RecordAttempt,
     RequeueRun,
+    SendMessage,
+    place_of,
 )
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
 from perdure.store import reasons
-from perdure.store.memory.tables import Tables
+from perdure.store.memory import cancelling, mail, waits
+from perdure.store.memory.tables import StepKey, Tables
 from perdure.store.slices import within_slices
 
 
@@ -34,6 +45,8 @@ class _Verdict(Enum):
     """It is there already: this is the same batch again."""
     LOST = "lost"
     REFUSE = "refuse"
+    CANCELLED = "cancelled"
+    """The run's cancellation was requested, and this does not know of it."""
 
 
 def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -> CommitOutcome:
@@ -41,30 +54,45 @@ def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -
     if not tables.is_alive(worker):
         return CommitOutcome(alive=False)
     changes = within_slices(changes)
-    verdicts = _judge_all(tables, worker, changes)
+    verdicts = [_judge(tables, worker, change) for change in changes]
     lost = {change.run for change, verdict in zip(changes, verdicts, strict=True) if verdict is _Verdict.LOST}
     refused = {
         change.run: _reason(tables, change)
         for change, verdict in reversed(list(zip(changes, verdicts, strict=True)))
         if verdict is _Verdict.REFUSE and change.run not in lost
     }
-    for change, verdict in zip(changes, verdicts, strict=True):
-        if verdict is _Verdict.WRITE and change.run not in lost and change.run not in refused:
-            _write(tables, worker, change, now=now)
-    return CommitOutcome(lost=frozenset(lost), refused=refused)
+    cancelled = {
+        change.run for change in changes if change.run not in lost and tables.runs[change.run].cancel is not None
+    }
+    sound = [
+        change
+        for change, verdict in zip(changes, verdicts, strict=True)
+        if verdict is _Verdict.WRITE and change.run not in lost and change.run not in refused
+    ]
+    bounced = _write_all(tables, worker, [change for change in sound if not isinstance(change, ParkRun)], now=now)
+    parkings = [change for change in sound if isinstance(change, ParkRun)]
+    awake = {change.run for change in parkings if not waits.park(tables, change, now=now)}
+    return CommitOutcome(
+        lost=frozenset(lost),
+        refused=refused,
+        bounced=bounced,
+        awake=frozenset(awake),
+        cancelled=frozenset(cancelled),
+    )
 
 
-def _judge_all(tables: Tables, worker: int, changes: Sequence[Change]) -> list[_Verdict]:
-    """Each change's verdict; a checkpoint that the batch files twice is the first one."""
-    verdicts: list[_Verdict] = []
-    filed: set[tuple[int, tuple[int, str]]] = set()
+def _write_all(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -> dict[Place, Bounce]:
+    """Write what does not bounce; a checkpoint that the batch files twice is the first one."""
+    bounced: dict[Place, Bounce] = {}
     for change in changes:
-        verdict = _judge(tables, worker, change)
-        if verdict is _Verdict.WRITE and (at := _address(change)):
-            verdict = _Verdict.DONE if (change.run, at) in filed else verdict
-            filed.add((change.run, at))
-        verdicts.append(verdict)
-    return verdicts
+        if (at := _address(change)) is not None and at in tables.checkpoints[change.run]:
+            continue
+        if (why := _bounce(tables, change)) is not None:
+            assert isinstance(change, CloseWait | SendMessage)
+            bounced[change.run, change.super_step, change.key] = why
+            continue
+        _write(tables, worker, change, now=now)
+    return bounced
 
 
 def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
@@ -81,20 +109,35 @@ def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
         return _Verdict.DONE if own else _Verdict.LOST
     if found is not None:
         return _Verdict.DONE if own else _Verdict.REFUSE
-    return _Verdict.WRITE
+    return _Verdict.CANCELLED if run.cancel is not None and not _knows(change) else _Verdict.WRITE
 
 
-def _address(change: Change) -> tuple[int, str] | None:
-    """Where the change files a checkpoint, or None if it files none."""
+def _knows(change: Change) -> bool:
+    """Whether the change is one that a run whose cancellation was requested may still write."""
     match change:
-        case AppendCheckpoint():
-            return change.super_step, change.key
-        case BeginSuperStep() | EndRun():
-            return change.super_step, ""
-        case RecordAttempt() | RequeueRun() | HoldRun():
-            return None
+        case EndRun():
+            return change.outcome is RunState.CANCELLED
+        case ParkRun():
+            return change.cancelled
         case _:
-            assert_never(change)
+            return True
+
+
+def _bounce(tables: Tables, change: Change) -> Bounce | None:
+    """Why this change alone is not written, though its run is in order."""
+    match change:
+        case CloseWait():
+            return waits.bounce(tables, change)
+        case SendMessage():
+            return mail.bounce(tables, change.message)
+        case _:
+            return None
+
+
+def _address(change: Change) -> StepKey | None:
+    """Where in its run the change files a checkpoint, or None if it files none."""
+    place = place_of(change)
+    return None if place is None else place[1:]
 
 
 def _reason(tables: Tables, change: Change) -> str:
@@ -120,6 +163,19 @@ def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
             _requeue(tables, change, now=now)
         case HoldRun():
             _hold(tables, change)
+        case OpenWait():
+            waits.open_wait(tables, change, now=now)
+        case CloseWait():
+            waits.close_wait(tables, change, now=now)
+            if change.record is not None:
+                _append(tables, worker, change.record)
+        case SendMessage():
+            mail.send(tables, change.message, now=now)
+            _append(tables, worker, change.record)
+        case BuryMessage():
+            mail.bury(tables, change)
+        case ParkRun():
+            raise AssertionError("parkings come last")
         case _:
             assert_never(change)
 
@@ -184,7 +240,12 @@ def _begin_super_step(tables: Tables, worker: int, change: BeginSuperStep) -> No
     row = _boundary(change, worker, kind=Kind.BOUNDARY, failed=False)
     tables.checkpoints[change.run][change.super_step, ""] = row
     tables.put_blobs(change.thread, change.blobs)
+    if change.waited:
+        waits.close_all(tables, change.run)
     tables.move(change.run, super_step=change.super_step)
+    thread = tables.threads[change.thread]
+    if thread.snapshot_run != change.run:
+        tables.bases.setdefault(change.run, (thread.snapshot_run, thread.snapshot_step))
     tables.point(change.thread, change.run, change.super_step)
 
 
@@ -193,9 +254,14 @@ def _end(tables: Tables, worker: int, change: EndRun, *, now: int) -> None:
     row = _boundary(change, worker, kind=Kind.ENDED, failed=not completed)
     tables.checkpoints[change.run][change.super_step, ""] = row
     tables.put_blobs(change.thread, change.blobs)
-    run = tables.move(change.run, state=change.outcome, worker=None, ready=False, ended_at=now)
+    if change.waited:
+        waits.close_all(tables, change.run)
+    words = {"reason": tables.runs[change.run].cancel} if change.outcome is RunState.CANCELLED else {}
+    run = tables.move(change.run, state=change.outcome, worker=None, ready=False, ended_at=now, **words)
     if completed and change.state is not None:
         tables.point(change.thread, change.run, change.super_step)
+    if change.outcome is RunState.CANCELLED:
+        cancelling.take_back(tables, run)
     tables.leave(run)
 
 
@@ -203,7 +269,9 @@ def _requeue(tables: Tables, change: RequeueRun, *, now: int) -> None:
     run = tables.runs[change.run]
     tables.drop_failures(run, change.drop_keys)
     tables.forget_unfinished_tries(run)
-    ready_at = now + change.delay_us if change.delay_us else run.ready_at
+    ready_at = now + change.delay_us if change.delay_us and run.cancel is None else run.ready_at
+    if change.delay_us and run.deadline_at is not None:
+        ready_at = min(ready_at, run.deadline_at)
     tables.move(run.id, state=RunState.QUEUED, worker=None, ready_at=ready_at)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from perdure.core.changes import RunFilter
 from perdure.core.records import Attempt, Checkpoint, Claimed, Kind, Run, Thread
+from perdure.store.memory import waits
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 
@@ -23,6 +24,7 @@ def _matches(run: Run, where: RunFilter) -> bool:
         and (where.thread_id is None or run.thread_id == where.thread_id)
         and (where.tenant is None or run.tenant == where.tenant)
         and set(where.tags) <= set(run.tags)
+        and (where.parent is None or run.parent == where.parent)
     )
 
 
@@ -59,6 +61,7 @@ def attempts(tables: Tables, run: int) -> list[Attempt]:
 
 def claimed(tables: Tables, run: Run) -> Claimed:
     """A run with the part of its log that its execution needs."""
+    now = tables.now_us()
     return Claimed(
         run=run.id,
         thread=run.thread,
@@ -74,6 +77,12 @@ def claimed(tables: Tables, run: Run) -> Claimed:
         state=_state(tables, run),
         records=tuple(_of_step(log(tables, run.id), run.super_step)),
         attempts=tuple(row for row in attempts(tables, run.id) if row.super_step == run.super_step),
+        now=now,
+        waits=tuple(wait for wait in waits.of_runs(tables, [run.id], now=now) if wait.super_step == run.super_step),
+        tenant=run.tenant,
+        priority=run.priority,
+        deadline_at=run.deadline_at,
+        cancel=run.cancel,
     )
 
 

@@ -36,6 +36,7 @@ from perdure.errors import StoreUnavailable
 from perdure.store import reasons
 from perdure.store.memory import commits, reading, starts
 from perdure.store.memory.tables import Listener, Presence, Tables
+from perdure.store.memory.waiting import WaitingVerbs
 from perdure.store.pages import page_size
 from perdure.store.protocol import Hint
 
@@ -43,7 +44,7 @@ SCHEMA_VERSION = 1
 """Memory has no older schemas."""
 
 
-class MemoryStore:
+class MemoryStore(WaitingVerbs):
     """A store in this process's memory. `now_us` is its clock, so tests can move time.
 
     Clones share the data, on any loop and in any thread. To simulate a worker's death, give the worker a clone of
@@ -310,7 +311,8 @@ class MemoryStore:
                 del log[at]
             tables.drop_failures(row, drop_keys)
             tables.forget_unfinished_tries(row)
-            fresh = {"strikes": 0, "reason": None, "detail": None, "ended_at": None}
+            cleared = ("reason", "detail", "ended_at", "cancel", "deadline_at")
+            fresh = {"strikes": 0, "rollback": False, **dict.fromkeys(cleared)}
             tables.enter(tables.move(run, state=RunState.QUEUED, ready=False, ready_at=now, **fresh))
             return tables.runs[run]
 

@@ -9,14 +9,29 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import insort
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, RunState, Thread, Worker, WorkerState
+from perdure.core.limits import NEVER_US
+from perdure.core.records import (
+    Attempt,
+    Blob,
+    Checkpoint,
+    Interrupt,
+    Kind,
+    Message,
+    Run,
+    RunState,
+    Thread,
+    Wait,
+    WaitKind,
+    Worker,
+    WorkerState,
+)
 from perdure.core.states import TERMINAL, may_move
 from perdure.store.protocol import Hint
 
@@ -44,6 +59,8 @@ class Tables:
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.now_us = now_us
+        self.time = 0
+        """The time of the verb that writes, or was the last to write."""
         self.lock = threading.RLock()
         self.next_id = 1
         self.workers: dict[int, Worker] = {}
@@ -61,10 +78,28 @@ class Tables:
         self.order: dict[int, list[tuple[int, int]]] = defaultdict(list)
         """A thread's unfinished runs, as sorted pairs of ordinal and run."""
         self.waiting: set[int] = set()
-        """Runs that are queued and ready, due or not."""
+        """Runs that a claim may take, at once or from a time on: queued ones that are ready, and parked ones."""
         self.held_by: dict[int, set[int]] = defaultdict(set)
         """A worker's running runs."""
         self.watched: set[int] = set()
+        self.children: dict[int, list[int]] = defaultdict(list)
+        self.bases: dict[int, tuple[int | None, int | None]] = {}
+        """Where a thread's newest state was before this run moved it."""
+        self.waits: dict[int, dict[StepKey, Wait]] = defaultdict(dict)
+        """What a run waits for, as it was opened; `waits.py` knows whether it has come."""
+        self.waiters: dict[tuple[WaitKind, int], set[tuple[int, StepKey]]] = defaultdict(set)
+        """Who waits for something: a kind and what it is about (for a message, the thread) to runs and their steps."""
+        self.interrupts: dict[int, Interrupt] = {}
+        self.asked: dict[int, dict[StepKey, int]] = defaultdict(dict)
+        """A run's interrupts."""
+        self.mail: dict[int, dict[int, Message]] = defaultdict(dict)
+        """A thread's mailbox, by `seq`, in order."""
+        self.last_message: dict[int, int] = defaultdict(int)
+        self.dead_letters: dict[int, Message] = {}
+        self.arrived: dict[int, tuple[int, int]] = {}
+        """Messages that are known by their ids: thread and `seq`."""
+        self.received: deque[tuple[int, int]] = deque()
+        """When which messages left their mailboxes, oldest first, as long as they are known."""
         self.listeners: list[Listener] = []
         self._hints: set[Hint] = set()
 
@@ -74,7 +109,8 @@ class Tables:
     def writing(self) -> Iterator[int]:
         """Hold the lock; the value is the time. Hints go out at the end."""
         with self.lock:
-            yield self.now_us()
+            self.time = self.now_us()
+            yield self.time
             hints, self._hints = self._hints, set()
             for hint in sorted(hints, key=lambda hint: hint.value):
                 if hint is not Hint.WORK or self.somebody_idle():
@@ -110,6 +146,8 @@ class Tables:
         assert run.id not in self.runs and run.state is RunState.QUEUED
         self.runs[run.id] = run
         insort(self.order[run.thread], (run.ordinal, run.id))
+        if run.parent is not None:
+            self.children[run.parent].append(run.id)
         self._index(run)
 
     def move(self, run: int, **fields: Any) -> Run:
@@ -130,7 +168,8 @@ class Tables:
     def _index(self, run: Run) -> None:
         if run.worker is not None:
             self.held_by[run.worker].add(run.id)
-        if run.state is not RunState.QUEUED or not run.ready:
+        parked = run.state is RunState.WAITING and run.ready_at < NEVER_US
+        if not run.ready or not (parked or run.state is RunState.QUEUED):
             self.waiting.discard(run.id)
             return
         self.waiting.add(run.id)
@@ -138,10 +177,43 @@ class Tables:
             self._hints.add(Hint.WORK)
 
     def _note_ended(self, run: Run) -> None:
+        self.wake_all(WaitKind.RUN, run.id)
         if run.id in self.watched:
             self._hints.add(Hint.ENDED)
         if run.state in TERMINAL:
             self.watched.discard(run.id)
+
+    # -- waits -----------------------------------------------------------------------------------------------
+
+    def add_wait(self, wait: Wait) -> None:
+        at = wait.super_step, wait.key
+        self.waits[wait.run][at] = wait
+        if (subject := self._subject(wait)) is not None:
+            self.waiters[wait.kind, subject].add((wait.run, at))
+
+    def drop_wait(self, run: int, at: StepKey) -> Wait | None:
+        wait = self.waits[run].pop(at, None)
+        if wait is not None and (subject := self._subject(wait)) is not None:
+            self.waiters[wait.kind, subject].discard((run, at))
+        return wait
+
+    def _subject(self, wait: Wait) -> int | None:
+        return self.runs[wait.run].thread if wait.kind is WaitKind.MESSAGE else wait.target
+
+    def wake_all(self, kind: WaitKind, subject: int) -> None:
+        """What these runs wait for has come."""
+        for run in sorted({run for run, _ in self.waiters.get((kind, subject), ())}):
+            self.wake(run)
+
+    def wake(self, run: int) -> None:
+        """Something that the run waits for has come: a parked one is queued, a running one hears of it."""
+        match self.runs[run].state:
+            case RunState.WAITING:
+                self.move(run, state=RunState.QUEUED, ready_at=self.time)
+            case RunState.RUNNING:
+                self._hints.add(Hint.WAKE)
+            case _:
+                """A queued one looks when it is claimed, and a held one waits for a person."""
 
     # -- threads ---------------------------------------------------------------------------------------------
 
@@ -183,8 +255,8 @@ class Tables:
         head = None if thread.head is None else self.runs[thread.head]
         return thread.snapshot_run != run.id or (head is not None and not _gives_way(head, run.ordinal))
 
-    def point(self, thread: int, run: int, super_step: int) -> None:
-        """Let the thread's newest state be the one at this checkpoint."""
+    def point(self, thread: int, run: int | None, super_step: int | None) -> None:
+        """Let the thread's newest state be the one at this checkpoint; None where it has none."""
         row = self.threads[thread]
         self.threads[thread] = msgspec.structs.replace(row, snapshot_run=run, snapshot_step=super_step)
 

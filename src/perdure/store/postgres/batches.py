@@ -1,7 +1,8 @@
 """From changes to the arguments of the functions in `functions/commit.sql`: columns, one array each.
 
 A batch of steps alone, the usual one, goes to `append` (a single one to `append_one`); any other to `commit`, which
-takes the same columns first. What a set-shaped statement cannot take twice is made single here: of two tries with one
+takes the same columns first, and one that has to do with waiting to `commit_waits`, which takes those of `commit` first
+(`waits.py` makes the others). What a set-shaped statement cannot take twice is made single here: of two tries with one
 number the later one counts (but one that has ended stays), of a run's boundaries the newest moves it, of a thread's
 snapshots the newest stays.
 """
@@ -9,22 +10,26 @@ snapshots the newest stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BuryMessage,
     Change,
+    CloseWait,
     EndRun,
     HoldRun,
+    OpenWait,
+    ParkRun,
     RecordAttempt,
     RequeueRun,
+    SendMessage,
     StartRun,
 )
 from perdure.core.records import Kind, RunState
 
 Arguments = list[Any]
-Item = TypeVar("Item")
 
 
 def append_one_arguments(worker: int, step: AppendCheckpoint) -> Arguments:
@@ -79,7 +84,7 @@ class Batch:
         self.requeued: dict[int, int] = {}
         self.dropped: list[tuple[int, str]] = []
         self.held: dict[int, HoldRun] = {}
-        self.filed: list[AppendCheckpoint | BeginSuperStep | EndRun] = []
+        self.filed: list[AppendCheckpoint | BeginSuperStep | EndRun | OpenWait] = []
         for change in changes:
             self._add(change)
 
@@ -100,6 +105,15 @@ class Batch:
                 self.dropped += ((change.run, key) for key in change.drop_keys)
             case HoldRun():
                 self.held[change.run] = change
+            case CloseWait():
+                if change.record is not None:
+                    self._step(change.record)
+            case SendMessage():
+                self._step(change.record)
+            case OpenWait():
+                self.filed.append(change)
+            case BuryMessage() | ParkRun():
+                """Nothing but what `waits.py` makes of it."""
             case _:
                 assert_never(change)
 
@@ -149,7 +163,7 @@ class Batch:
         attempts = self.attempts.values()
         return [
             *_guard(worker, changes),
-            *_columns(self.checkpoints, 13),
+            *columns(self.checkpoints, 13),
             *_blobs(self.filed),
             [each.run for each in attempts],
             [each.fence for each in attempts],
@@ -164,27 +178,14 @@ class Batch:
             list(self.ended),
             [state.value for state in self.ended.values()],
             list(self.threads),
-            *_columns(self.threads.values(), 3),
+            *columns(self.threads.values(), 3),
             list(self.requeued),
             list(self.requeued.values()),
-            *_columns(self.dropped, 2),
+            *columns(self.dropped, 2),
             list(self.held),
             [each.reason.value for each in self.held.values()],
             [each.detail for each in self.held.values()],
         ]
-
-
-def checkpoint_place(change: Change) -> tuple[int, int, str] | None:
-    """Where in the log the change files a row: `(run, super_step, key)`; None if it files none."""
-    match change:
-        case AppendCheckpoint():
-            return change.run, change.super_step, change.key
-        case BeginSuperStep() | EndRun():
-            return change.run, change.super_step, ""
-        case RecordAttempt() | RequeueRun() | HoldRun():
-            return None
-        case _:
-            assert_never(change)
 
 
 def halves(changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
@@ -206,12 +207,12 @@ def _guard(worker: int, changes: Sequence[Change]) -> Arguments:
     return [worker, [run for run, _ in fences], [fence for _, fence in fences]]
 
 
-def _blobs(changes: Iterable[AppendCheckpoint | BeginSuperStep | EndRun]) -> Arguments:
+def _blobs(changes: Iterable[AppendCheckpoint | BeginSuperStep | EndRun | OpenWait]) -> Arguments:
     blobs = {(each.thread, blob.digest): blob.data for each in changes if each.blobs for blob in each.blobs}
     return [[thread for thread, _ in blobs], [digest for _, digest in blobs], list(blobs.values())]
 
 
-def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
+def columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
     """Rows turned into columns, also where there are none."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     return columns or [[] for _ in range(width)]

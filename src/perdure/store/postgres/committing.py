@@ -1,34 +1,112 @@
-"""Committing and starting: one round trip each where nothing is odd, and patience where something is.
+"""Committing: one round trip where nothing is odd, and patience where something is.
 
 The functions of the database write a whole batch or nothing. What stands in the way is taken out here, and the rest is
 sent again: runs that were lost or whose slice has ended, rows that are there already (our own from an answer that never
-came, or somebody else's, which is a refusal), and, by halving the batch until one run is left, values that the database
-does not take. So one bad member fails alone, and a healthy batch pays nothing for that.
+came, or somebody else's, which is a refusal), what bounces, what a cancellation forbids, and, by halving the batch
+until one run is left, values that the database does not take. So one bad member fails alone, and a healthy batch pays
+nothing for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import asyncpg
-import msgspec
 
-from perdure.core import limits
-from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, StartOutcome, StartRun
-from perdure.errors import NotSerializable
-from perdure.store.postgres import batches, failures, rows, schema
+from perdure.core.changes import (
+    AppendCheckpoint,
+    Bounce,
+    Change,
+    CloseWait,
+    CommitOutcome,
+    Place,
+    SendMessage,
+    place_of,
+)
+from perdure.store.postgres import batches, failures, schema, waits
 from perdure.store.postgres.address import Address
-from perdure.store.postgres.lines import Line, Pool
+from perdure.store.postgres.lines import Line
 from perdure.store.reasons import recorded_before
 from perdure.store.slices import within_slices
 
 REASON_CHARS_MAX: Final = 500
 """Of the database's words about a refusal."""
-PLAIN: Final = (
-    "id", "thread", "thread_id", "agent", "queue", "priority", "delay_us", "key", "digest", "payload", "tenant",
-)  # fmt: skip
-"""Fields of a start that become columns as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A statement that writes a part of a batch, or nothing."""
+
+    text: str
+    arguments: Sequence[Any]
+    part: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one says."""
+
+    alive: bool
+    lost: frozenset[int]
+    done: frozenset[int]
+    cancelled: frozenset[int]
+    forbidden: Sequence[Change] = ()
+    bounced: Sequence[tuple[Change, Bounce]] = ()
+    awake: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, write: _Write, row: Any) -> _Answer:
+        cancelled = frozenset(row["cancelled"] or ())
+        forbidden = (
+            [each for each in write.part if each.run in cancelled and not waits.is_aware(each)] if cancelled else ()
+        )
+        return cls(
+            alive=row["alive"],
+            lost=frozenset(row["lost"] or ()),
+            done=frozenset(row["done"] or ()),
+            cancelled=cancelled,
+            forbidden=forbidden,
+            bounced=[
+                (write.part[at], Bounce(why))
+                for at, why in zip(row.get("bounced") or (), row.get("why") or (), strict=True)
+            ],
+            awake=frozenset(row.get("awake") or ()),
+        )
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether nothing was written."""
+        return not self.alive or bool(self.lost or self.done or self.forbidden or self.bounced)
+
+
+class _Odd(Exception):
+    """A part of a batch met something odd: what the parts before it wrote is undone."""
+
+    def __init__(self, answer: _Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has become of a batch so far."""
+
+    lost: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    bounced: dict[Place, Bounce] = field(default_factory=dict)
+    awake: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
+
+    def outcome(self) -> CommitOutcome:
+        return CommitOutcome(
+            lost=frozenset(self.lost),
+            refused=self.refused,
+            bounced=self.bounced,
+            awake=frozenset(self.awake),
+            cancelled=frozenset(self.cancelled - self.lost),
+        )
 
 
 class Committer:
@@ -44,8 +122,7 @@ class Committer:
         self._statements = schema.statements(address.prefix)
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
-        lost: set[int] = set()
-        refused: dict[int, str] = {}
+        tally = _Tally()
         waiting: list[Sequence[Change]] = [within_slices(changes)]
         while waiting:
             batch = waiting.pop()
@@ -56,56 +133,93 @@ class Committer:
             except asyncpg.UniqueViolationError as error:
                 rest, reasons = await self._sift(batch)
                 if len(rest) < len(batch):
-                    refused |= reasons
+                    tally.refused |= reasons
                     waiting.append(rest)
                 else:
-                    waiting += self._split(batch, error, refused)
+                    waiting += self._split(batch, error, tally.refused)
                 continue
             except failures.REFUSED as error:
-                waiting += self._split(batch, error, refused)
+                waiting += self._split(batch, error, tally.refused)
                 continue
-            if not answer["alive"]:
+            if not answer.alive:
                 return CommitOutcome(alive=False)
-            if answer["lost"] or answer["done"]:
-                over = {*(answer["lost"] or ()), *(answer["done"] or ())}
-                waiting.append([change for change in batch if change.run not in over])
-                rest, gone = await self._sort_out([each for each in batch if each.run in over], answer["lost"] or ())
-                lost |= gone
-                waiting.append(rest)
-        return CommitOutcome(lost=frozenset(lost), refused=refused)
+            waiting += await self._settle(batch, answer, tally)
+        tally.cancelled |= await self._requested(tally.refused)
+        return tally.outcome()
 
-    async def _write(self, worker: int, batch: Sequence[Change]) -> Any:
-        steps = [change for change in batch if type(change) is AppendCheckpoint]
-        if len(steps) == len(batch) == 1 and not steps[0].blobs:
-            name, arguments = "append_one", batches.append_one_arguments(worker, steps[0])
-        elif len(steps) == len(batch):
-            name, arguments = "append", batches.append_arguments(worker, steps)
-        else:
-            name, arguments = "commit", batches.Batch(batch).arguments(worker, batch)
-        text = self._statements[name].text
+    async def _settle(self, batch: Sequence[Change], answer: _Answer, tally: _Tally) -> list[Sequence[Change]]:
+        """Note what the answer says; what of the batch is to be sent again, the last first."""
+        tally.cancelled |= answer.cancelled
+        if over := answer.lost | answer.done:
+            rest, gone = await self._sort_out([each for each in batch if each.run in over], answer.lost)
+            tally.lost |= gone
+            return [[each for each in batch if each.run not in over], rest]
+        if answer.is_odd:
+            for change, why in answer.bounced:
+                assert isinstance(change, CloseWait | SendMessage)
+                tally.bounced[change.run, change.super_step, change.key] = why
+            left_out = {*map(id, answer.forbidden), *(id(change) for change, _ in answer.bounced)}
+            return [[each for each in batch if id(each) not in left_out]]
+        tally.awake |= answer.awake
+        return []
+
+    async def _write(self, worker: int, batch: Sequence[Change]) -> _Answer:
+        writes = self._writes(worker, batch)
         unsure, self._unsure = self._unsure, True
         try:
-            if unsure:
-                answer = await self._line.use(lambda connection: self._write_alone(connection, worker, text, arguments))
+            if unsure or len(writes) > 1:
+                answer = await self._line.use(lambda connection: self._write_in_one(connection, worker, writes, unsure))
             else:
-                answer = await self._line.fetchrow(text, *arguments)
+                answer = _Answer.of(writes[0], await self._line.fetchrow(writes[0].text, *writes[0].arguments))
+        except _Odd as odd:
+            answer = odd.answer
         except failures.REFUSED:
             self._unsure = False  # that is an answer
             raise
         self._unsure = False
         return answer
 
-    async def _write_alone(
-        self, connection: asyncpg.Connection[Any], worker: int, text: str, arguments: Sequence[Any]
-    ) -> Any:
-        """Write while nothing else of this worker is written."""
-        async with connection.transaction():
-            await connection.execute(self._statements["wait_for_worker"].text, worker)
-            return await connection.fetchrow(text, *arguments)
+    def _writes(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
+        """The statements that write the batch; nearly always one."""
+        steps = [change for change in batch if type(change) is AppendCheckpoint]
+        if len(steps) == len(batch) == 1 and not steps[0].blobs:
+            return [self._to_write("append_one", batches.append_one_arguments(worker, steps[0]), batch)]
+        if len(steps) == len(batch):
+            return [self._to_write("append", batches.append_arguments(worker, steps), batch)]
+        if not waits.has_waits(batch):
+            return [self._to_write("commit", batches.Batch(batch).arguments(worker, batch), batch)]
+        return [
+            self._to_write("commit_waits", batches.Batch(part).arguments(worker, part) + waits.arguments(part), part)
+            for part in waits.parts(batch)
+        ]
 
-    async def _recorded(self, batch: Sequence[Change]) -> dict[tuple[int, int, str], int]:
+    def _to_write(self, name: str, arguments: Sequence[Any], part: Sequence[Change]) -> _Write:
+        return _Write(self._statements[name].text, arguments, part)
+
+    async def _write_in_one(
+        self, connection: asyncpg.Connection[Any], worker: int, writes: Sequence[_Write], unsure: bool
+    ) -> _Answer:
+        """Write the parts of a batch in one transaction, and, where one is `unsure`, while nothing else of this worker
+        is written."""
+        answers: list[_Answer] = []
+        async with connection.transaction():
+            if unsure:
+                await connection.execute(self._statements["wait_for_worker"].text, worker)
+            for write in writes:
+                answer = _Answer.of(write, await connection.fetchrow(write.text, *write.arguments))
+                if answer.is_odd:
+                    raise _Odd(answer)
+                answers.append(answer)
+        *_, last = answers
+        return replace(
+            last,
+            cancelled=frozenset().union(*(each.cancelled for each in answers)),
+            awake=frozenset().union(*(each.awake for each in answers)),
+        )
+
+    async def _recorded(self, batch: Sequence[Change]) -> dict[Place, int]:
         """The fences of those of the batch's checkpoints that exist."""
-        places = {place for change in batch if (place := batches.checkpoint_place(change))}
+        places = {place for change in batch if (place := place_of(change))}
         columns = [list(column) for column in zip(*places, strict=True)] or [[], [], []]
         found = await self._line.fetch(self._statements["recorded"].text, *columns)
         return {(run, super_step, key): fence for run, super_step, key, fence in found}
@@ -115,9 +229,9 @@ class Committer:
         recorded = await self._recorded(batch)
         rest: list[Change] = []
         reasons: dict[int, str] = {}
-        seen: set[tuple[int, int, str]] = set()
+        seen: set[Place] = set()
         for change in batch:
-            place = batches.checkpoint_place(change)
+            place = place_of(change)
             fence = recorded.get(place) if place else None
             if place and fence is not None and fence != change.fence:
                 _, super_step, key = place
@@ -142,15 +256,22 @@ class Committer:
             own = [each for each in strays if fences.get(each.run) == each.fence]
             strays = [each for each in strays if fences.get(each.run) != each.fence]
         recorded = await self._recorded(strays)
-        places = [(each, batches.checkpoint_place(each)) for each in strays]
+        places = [(each, place_of(each)) for each in strays]
         gone = {each.run for each, place in places if place is None or recorded.get(place) != each.fence}
         return [each for each in own if each.run not in gone], gone
 
     async def _fences(self, runs: set[int]) -> dict[int, int]:
         """These runs' fences now."""
+        return {row["id"]: row["fence"] for row in await self._rows(runs)}
+
+    async def _requested(self, runs: Iterable[int]) -> set[int]:
+        """Those of these runs whose cancellation was requested."""
+        return {row["id"] for row in await self._rows(runs) if row["cancel"] is not None}
+
+    async def _rows(self, runs: Iterable[int]) -> list[Any]:
         statement = self._statements["get_runs"]
-        found = await self._line.fetch(statement.text, *statement.arguments({"runs": list(runs)}))
-        return {row["id"]: row["fence"] for row in found}
+        wanted = list(runs)
+        return await self._line.fetch(statement.text, *statement.arguments({"runs": wanted})) if wanted else []
 
     def _split(self, batch: Sequence[Change], error: Exception, refused: dict[int, str]) -> list[Sequence[Change]]:
         """Halve the batch; where one run is left, it is the one."""
@@ -163,53 +284,3 @@ class Committer:
 
 def _under_two_fences(changes: Sequence[Change]) -> bool:
     return len({(each.run, each.fence) for each in changes}) > len({each.run for each in changes})
-
-
-class Starter:
-    """Puts runs on disk."""
-
-    def __init__(self, address: Address, pool: Pool) -> None:
-        self._pool = pool
-        self._statement = schema.statements(address.prefix)["start"]
-
-    async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
-        if not starts:
-            return []
-        parts = _without_repeats(starts)
-        try:
-            async with self._pool.line() as line:
-                found = await line.use(lambda connection: self._start(connection, parts))
-        except failures.REFUSED as error:
-            raise NotSerializable(f"a value of the start cannot be stored: {error}") from error
-        return [rows.to_start_outcome(start, row) for start, row in zip(starts, found, strict=True)]
-
-    async def _start(self, connection: asyncpg.Connection[Any], parts: list[Sequence[StartRun]]) -> list[Any]:
-        """One round trip for one part; more are one transaction."""
-        if len(parts) == 1:
-            return list(await connection.fetch(self._statement.text, *self._arguments(parts[0])))
-        found: list[Any] = []
-        async with connection.transaction():
-            for part in parts:
-                found += await connection.fetch(self._statement.text, *self._arguments(part))
-        return found
-
-    def _arguments(self, starts: Sequence[StartRun]) -> tuple[Any, ...]:
-        start, digest, data = batches.start_blobs(starts)
-        values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in PLAIN}
-        values["if_busy"] = [each.if_busy.value for each in starts]
-        values["tags"] = [msgspec.json.encode(each.tags).decode() if each.tags else None for each in starts]
-        values |= {"blob_start": start, "blob_digest": digest, "blob_data": data}
-        return self._statement.arguments(values | {"depth_max": limits.THREAD_QUEUE_MAX})
-
-
-def _without_repeats(starts: Sequence[StartRun]) -> list[Sequence[StartRun]]:
-    """Cut the group before a start whose key or run came before: what the first did decides what the second gets."""
-    parts: list[list[StartRun]] = [[]]
-    seen: set[str | int] = set()
-    for start in starts:
-        if start.key in seen or start.id in seen:
-            parts.append([])
-            seen = set()
-        seen |= {start.id} if start.key is None else {start.id, start.key}
-        parts[-1].append(start)
-    return list(parts)

@@ -49,6 +49,7 @@ class Reader:
             "agent": where.agent,
             "tenant": where.tenant,
             "tags": list(where.tags),
+            "parent": where.parent,
             "limit": page_size(where.limit),
         }
         if where.thread_id is not None:

@@ -5,8 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from perdure.core.changes import KeyTaken, OtherAgent, Started, StartOutcome, StartRun, ThreadHeld
-from perdure.core.records import Attempt, Checkpoint, Claimed, Kind, Outcome, Run, RunState, Thread, Worker, WorkerState
+from perdure.core.changes import (
+    Answered,
+    AnswerOutcome,
+    Bounce,
+    KeyTaken,
+    NotAnswered,
+    NotSent,
+    OtherAgent,
+    ParentGone,
+    QuestionOpen,
+    SendOutcome,
+    Sent,
+    Started,
+    StartOutcome,
+    StartRun,
+    ThreadHeld,
+)
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Claimed,
+    Interrupt,
+    InterruptState,
+    Kind,
+    Message,
+    Outcome,
+    Run,
+    RunState,
+    Thread,
+    Wait,
+    WaitKind,
+    Worker,
+    WorkerState,
+)
 
 Row = Any
 
@@ -44,22 +76,58 @@ def to_outcome(row: Row) -> Outcome:
     return Outcome(*row)
 
 
-def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row]) -> Claimed:
-    log = {"records": tuple(map(to_checkpoint, records)), "attempts": tuple(map(to_attempt, attempts))}
-    return Claimed(**dict(row) | log)
+def to_wait(row: Row) -> Wait:
+    values = dict(row)
+    return Wait(**values | {"kind": WaitKind(values["kind"]), "labels": tuple(values["labels"] or ())})
+
+
+def to_interrupt(row: Row) -> Interrupt:
+    values = dict(row)
+    return Interrupt(**values | {"state": InterruptState(values["state"])})
+
+
+def to_message(row: Row) -> Message:
+    return Message(*row)
+
+
+def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row]) -> Claimed:
+    values = dict(row)
+    del values["begun"]
+    return Claimed(
+        **values,
+        records=tuple(map(to_checkpoint, records)),
+        attempts=tuple(map(to_attempt, attempts)),
+        waits=tuple(map(to_wait, waits)),
+    )
+
+
+def to_answer_outcome(interrupt: Row, *, created: bool, answer: bytes) -> AnswerOutcome:
+    """What became of an answer; the row is as it was left."""
+    found = to_interrupt(interrupt)
+    same = found.state is InterruptState.ANSWERED and found.answer == answer
+    return Answered(found, created) if created or same else NotAnswered(found)
+
+
+def to_send_outcome(row: Row) -> SendOutcome:
+    thread, seq, why = row
+    return Sent(thread, seq) if why is None else NotSent(Bounce(why))
 
 
 def to_start_outcome(start: StartRun, row: Row) -> StartOutcome:
-    """An answer of the function `start`; its file says what the numbers mean."""
+    """An answer of the function `start_runs`; its file says what the numbers mean."""
     answer, run, thread_id, depth, agent = row
     match answer:
-        case 0:
+        case 0 | 5:
             return Started(start.id, start.thread_id, True)
         case 1:
             return Started(run, thread_id, False)
         case 2:
             return KeyTaken(run)
         case 3:
-            return ThreadHeld(run, depth)
+            return ThreadHeld(run or 0, depth)
+        case 6 | 7:
+            return ParentGone(run, answer == 7)
+        case 8:
+            return QuestionOpen(run, depth)
         case _:
             return OtherAgent(agent)

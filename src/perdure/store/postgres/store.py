@@ -13,17 +13,45 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
-from perdure.core.limits import CLAIM_ROWS_MAX
-from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.core import limits
+from perdure.core.changes import (
+    AnswerOutcome,
+    Change,
+    ClaimRequest,
+    CommitOutcome,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
+    NewWorker,
+    RunFilter,
+    SendOutcome,
+    StartOutcome,
+    StartRun,
+)
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Claimed,
+    Interrupt,
+    Message,
+    Outcome,
+    Run,
+    TakenOver,
+    Thread,
+    Wait,
+    Worker,
+)
 from perdure.errors import StoreError
 from perdure.store.postgres import rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
-from perdure.store.postgres.committing import Committer, Starter
+from perdure.store.postgres.committing import Committer
 from perdure.store.postgres.lines import WORKER_TIMEOUT_S, WRITING, Line, Pool
 from perdure.store.postgres.listener import Listener
 from perdure.store.postgres.reading import Reader
+from perdure.store.postgres.starting import Starter
+from perdure.store.postgres.waiting import Waiting
 from perdure.store.protocol import Hint
 
 CLIENT_CONNECTIONS_MAX: Final = 3
@@ -46,6 +74,7 @@ class PostgresStore:
         self._listener = Listener(self._address)
         self._committer = Committer(self._address, self._commits)
         self._starter = Starter(self._address, self._clients)
+        self._waiting = Waiting(self._address, self._claims, self._clients)
         self._reader = Reader(self._address, self._clients)
 
     @property
@@ -156,27 +185,64 @@ class PostgresStore:
             agents=list(dict.fromkeys(request.agents)),
             queues=list(dict.fromkeys(request.queues)),
             deployment=request.deployment,
-            limit=max(0, min(request.limit, CLAIM_ROWS_MAX)),
+            limit=max(0, min(request.limit, limits.CLAIM_ROWS_MAX)),
             suspects=request.suspects,
             ticket=request.ticket,
         )
-        # A run that was never claimed before has no steps to read.
-        begun = [row for row in found if row["attempt"] > 1]
+        # A run that was never claimed before has no steps to read, unless it is a fork.
+        begun = [row for row in found if row["begun"]]
         records: list[Any] = []
         attempts: list[Any] = []
+        waits: list[Any] = []
         for at in range(0, len(begun), LOGS_A_READ):
             some = begun[at : at + LOGS_A_READ]
             where = {"runs": [row["run"] for row in some], "super_steps": [row["super_step"] for row in some]}
             records += await self._claim_line("claimed_records", **where)
             attempts += await self._claim_line("claimed_attempts", **where)
-        records_by_run, attempts_by_run = _by_run(records), _by_run(attempts)
-        return [
-            rows.to_claimed(row, records_by_run.get(row["run"], ()), attempts_by_run.get(row["run"], ()))
-            for row in found
-        ]
+            waits += await self._claim_line("claimed_waits", mailbox_max=limits.MAILBOX_MAX, **where)
+        logs = [_by_run(each) for each in (records, attempts, waits)]
+        return [rows.to_claimed(row, *(log.get(row["run"], ()) for log in logs)) for row in found]
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         return await self._committer.commit(worker, changes)
+
+    async def waits(self, runs: Sequence[int]) -> list[Wait]:
+        return await self._waiting.waits(runs)
+
+    async def cancellations(self, worker: int) -> dict[int, str]:
+        return await self._waiting.cancellations(worker)
+
+    async def next_due(self) -> int | None:
+        return await self._waiting.next_due()
+
+    # -- between runs ----------------------------------------------------------------------------------------
+
+    async def cancel(self, run: int, reason: str, payload: bytes) -> Run | None:
+        return await self._sent_on("cancel", run, reason=reason, payload=payload)
+
+    async def answer(self, answer: NewAnswer) -> AnswerOutcome | None:
+        return await self._waiting.answer(answer)
+
+    async def interrupts(self, where: InterruptFilter) -> list[Interrupt]:
+        return await self._waiting.interrupts(where)
+
+    async def get_interrupts(self, interrupts: Sequence[int]) -> list[Interrupt]:
+        return await self._waiting.get_interrupts(interrupts)
+
+    async def send(self, messages: Sequence[NewMessage]) -> list[SendOutcome]:
+        return await self._waiting.send(messages)
+
+    async def mailbox(self, thread: int, *, limit: int = 100, after: int = 0) -> list[Message]:
+        return await self._waiting.mailbox(thread, limit=limit, after=after)
+
+    async def dead_letters(self, thread: int | None = None, *, limit: int = 100, after: int = 0) -> list[Message]:
+        return await self._waiting.dead_letters(thread, limit=limit, after=after)
+
+    async def revive(self, message: int) -> Message | None:
+        return await self._waiting.revive(message)
+
+    async def fork(self, fork: ForkRun) -> StartOutcome:
+        return await self._starter.fork(fork)
 
     # -- operators -------------------------------------------------------------------------------------------
 

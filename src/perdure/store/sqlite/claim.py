@@ -14,9 +14,10 @@ import msgspec
 
 from perdure.core.changes import ClaimRequest
 from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB, PRIORITY_MAX, SUSPECT_STRIKES
-from perdure.core.records import Attempt, Checkpoint, Claimed
+from perdure.core.records import Attempt, Checkpoint, Claimed, Wait
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Transaction, encode
+from perdure.store.sqlite.waits import read_waits
 
 RUNS_A_PAGE_MIN: Final = 16
 """A page is at least this long, so that a claim of one run behind a few suspects takes one look."""
@@ -43,6 +44,12 @@ class Candidate(msgspec.Struct, array_like=True):
     strikes: int
     created_at: int
     ready_at: int
+    tenant: str | None
+    priority: int
+    deadline_at: int | None
+    cancel: str | None
+    logged: int
+    """Whether there may be more of its super-step than the boundary."""
 
 
 _candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
@@ -58,8 +65,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
     runs = encode([each.run for each in chosen])
     tx.run("claim_runs", runs=runs, worker=request.worker, deployment=request.deployment, now=tx.now)
     boundaries = {run: (arguments, state) for run, arguments, state in tx.array("claimed_boundaries", runs=runs)}
-    records, attempts = _logs(tx, [each.run for each in chosen if each.attempt > 0])
-    return [_claimed(each, boundaries[each.run], records[each.run], attempts[each.run]) for each in chosen]
+    log = _log(tx, [each.run for each in chosen if each.logged])
+    return [_claimed(each, boundaries[each.run], log, tx.now) for each in chosen]
 
 
 def _choose(tx: Transaction, request: ClaimRequest) -> list[Candidate]:
@@ -101,16 +108,25 @@ def _claimable(tx: Transaction, request: ClaimRequest) -> Iterator[Candidate]:
             after_ready_at, after_id = page[-1].ready_at, page[-1].run
 
 
-def _logs(tx: Transaction, again: list[int]) -> tuple[dict[int, list[Checkpoint]], dict[int, list[Attempt]]]:
-    """Records and tries of the runs that were claimed before; a new run has none."""
-    records: dict[int, list[Checkpoint]] = defaultdict(list)
-    attempts: dict[int, list[Attempt]] = defaultdict(list)
-    if again:
-        for record in _records(tx, again):
-            records[record.run].append(record)
-        for attempt in tx.records("claimed_attempts", rows.ATTEMPT, runs=encode(again)):
-            attempts[attempt.run].append(attempt)
-    return records, attempts
+class Log:
+    """What there is of runs' super-steps beyond the boundaries, by run; a new run has nothing."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, list[Checkpoint]] = defaultdict(list)
+        self.attempts: dict[int, list[Attempt]] = defaultdict(list)
+        self.waits: dict[int, list[Wait]] = defaultdict(list)
+
+
+def _log(tx: Transaction, runs: list[int]) -> Log:
+    log = Log()
+    if runs:
+        for record in _records(tx, runs):
+            log.records[record.run].append(record)
+        for attempt in tx.records("claimed_attempts", rows.ATTEMPT, runs=encode(runs)):
+            log.attempts[attempt.run].append(attempt)
+        for wait in read_waits(tx, runs, now=tx.now):
+            log.waits[wait.run].append(wait)
+    return log
 
 
 def _records(tx: Transaction, runs: list[int]) -> Iterator[Checkpoint]:
@@ -140,23 +156,28 @@ def _long_log(tx: Transaction, run: int) -> Iterator[Checkpoint]:
         after = page[-1].key
 
 
-def _claimed(
-    candidate: Candidate, boundary: tuple[str, str | None], records: list[Checkpoint], attempts: list[Attempt]
-) -> Claimed:
+def _claimed(candidate: Candidate, boundary: tuple[str, str | None], log: Log, now: int) -> Claimed:
     arguments, state = boundary
+    run, super_step = candidate.run, candidate.super_step
     return Claimed(
-        run=candidate.run,
+        run=run,
         thread=candidate.thread,
         thread_id=candidate.thread_id,
         agent=candidate.agent,
         fence=candidate.fence + 1,
-        super_step=candidate.super_step,
+        super_step=super_step,
         attempt=candidate.attempt + 1,
         recoveries=candidate.recoveries,
         strikes=candidate.strikes,
         created_at=candidate.created_at,
         arguments=bytes.fromhex(arguments),
         state=rows.blob(state),
-        records=tuple(sorted(records, key=lambda record: record.seq)),
-        attempts=tuple(attempts),
+        records=tuple(sorted(log.records[run], key=lambda record: record.seq)),
+        attempts=tuple(log.attempts[run]),
+        now=now,
+        waits=tuple(wait for wait in log.waits[run] if wait.super_step == super_step),
+        tenant=candidate.tenant,
+        priority=candidate.priority,
+        deadline_at=candidate.deadline_at,
+        cancel=candidate.cancel,
     )

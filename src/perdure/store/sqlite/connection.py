@@ -25,7 +25,7 @@ WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 BUSY_TIMEOUT_S: Final = 30.0
 """How long SQLite itself waits for a lock held by a program that does not know our writer lock."""
 
-STATEMENTS_CACHED: Final = 256
+STATEMENTS_CACHED: Final = 512
 """Prepared statements kept: all of ours in all their sizes."""
 
 

@@ -15,7 +15,7 @@ def release(tx: Transaction, run: int) -> Run | None:
     found = _get(tx, run)
     if found is None or found.state is not RunState.HELD:
         return found
-    return _requeue(tx, found, ready=found.ready)
+    return _requeue(tx, found, ready=found.ready, again=False)
 
 
 def retry(tx: Transaction, run: int, drop_keys: Sequence[str]) -> Run | None:
@@ -34,7 +34,7 @@ def retry(tx: Transaction, run: int, drop_keys: Sequence[str]) -> Run | None:
     if head is not None and goes_first:
         tx.run("unready", run=head[0])
     tx.run("deepen_thread", thread=found.thread, head=run if goes_first else head[0])
-    return _requeue(tx, found, ready=goes_first)
+    return _requeue(tx, found, ready=goes_first, again=True)
 
 
 def watch(tx: Transaction, runs: Sequence[int]) -> None:
@@ -49,9 +49,9 @@ def _gives_way(head: tuple[int, int, bool], run: Run) -> bool:
     return bool(untouched) and run.ordinal < ordinal
 
 
-def _requeue(tx: Transaction, run: Run, *, ready: bool) -> Run | None:
+def _requeue(tx: Transaction, run: Run, *, ready: bool, again: bool) -> Run | None:
     tx.run("forget_unfinished_tries", run=run.id)
-    tx.run("requeue_by_hand", run=run.id, ready=ready, now=tx.now)
+    tx.run("requeue_by_hand", run=run.id, ready=ready, again=again, now=tx.now)
     if ready:
         tx.hints.add(Hint.WORK)
     return _get(tx, run.id)

@@ -30,6 +30,9 @@ def list_runs(reader: Reader, where: RunFilter) -> list[Run]:
         "limit": page_size(where.limit),
         "before": _before(where.after),
     }
+    if where.parent is not None:
+        parent = {"parent": where.parent, "thread_id": where.thread_id}
+        return reader.records("list_children", rows.RUN, **values, **parent)
     if where.thread_id is None:
         return reader.records("list_runs", rows.RUN, **values)
     return reader.records("list_thread_runs", rows.RUN, thread_id=where.thread_id, **values)

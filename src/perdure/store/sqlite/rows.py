@@ -6,11 +6,27 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.records import Attempt, Checkpoint, Kind, Outcome, Run, RunState, Thread, Worker, WorkerState
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Interrupt,
+    InterruptState,
+    Kind,
+    Message,
+    Outcome,
+    Run,
+    RunState,
+    Thread,
+    Wait,
+    WaitKind,
+    Worker,
+    WorkerState,
+)
 from perdure.store.sqlite.transaction import Shape
 
 _KINDS: Final = tuple(Kind)
-_tags: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+_WAIT_KINDS: Final = tuple(WaitKind)
+_names: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def blob(text: str | None) -> bytes | None:
@@ -21,7 +37,9 @@ def blob(text: str | None) -> bytes | None:
 def _run(row: list[Any]) -> Run:
     row[7] = RunState(row[7])
     row[10] = bool(row[10])
-    row[21] = _tags(row[21])
+    row[21] = _names(row[21])
+    row[26] = bool(row[26])
+    row[29] = bool(row[29])
     return Run(*row)
 
 
@@ -36,6 +54,27 @@ def _checkpoint(row: list[Any]) -> Checkpoint:
 def _attempt(row: list[Any]) -> Attempt:
     row[5] = blob(row[5])
     return Attempt(*row)
+
+
+def _wait(row: list[Any]) -> Wait:
+    row[3] = _WAIT_KINDS[row[3]]
+    row[7] = () if row[7] is None else _names(row[7])
+    row[8] = bool(row[8])
+    row[9] = bool(row[9])
+    return Wait(*row)
+
+
+def _interrupt(row: list[Any]) -> Interrupt:
+    row[8] = InterruptState(row[8])
+    row[9] = bytes.fromhex(row[9])
+    row[10] = blob(row[10])
+    row[17] = blob(row[17])
+    return Interrupt(*row)
+
+
+def _message(row: list[Any]) -> Message:
+    row[5] = bytes.fromhex(row[5])
+    return Message(*row)
 
 
 def _outcome(row: list[Any]) -> Outcome:
@@ -53,6 +92,9 @@ def _worker(row: list[Any]) -> Worker:
 RUN: Final = Shape(Run.__struct_fields__, frozenset(), _run)
 CHECKPOINT: Final = Shape(Checkpoint.__struct_fields__, frozenset({"payload", "state"}), _checkpoint)
 ATTEMPT: Final = Shape(Attempt.__struct_fields__, frozenset({"error"}), _attempt)
+WAIT: Final = Shape(Wait.__struct_fields__, frozenset(), _wait)
+INTERRUPT: Final = Shape(Interrupt.__struct_fields__, frozenset({"payload", "schema", "answer"}), _interrupt)
+MESSAGE: Final = Shape(Message.__struct_fields__, frozenset({"payload"}), _message)
 OUTCOME: Final = Shape(Outcome.__struct_fields__, frozenset({"payload"}), _outcome)
 THREAD: Final = Shape(Thread.__struct_fields__, frozenset(), lambda row: Thread(*row))
 WORKER: Final = Shape(Worker.__struct_fields__, frozenset(), _worker)

@@ -14,11 +14,52 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RunFilter, StartOutcome, StartRun
-from perdure.core.records import Attempt, Checkpoint, Claimed, Outcome, Run, TakenOver, Thread, Worker
+from perdure.core.changes import (
+    AnswerOutcome,
+    Change,
+    ClaimRequest,
+    CommitOutcome,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
+    NewWorker,
+    RunFilter,
+    SendOutcome,
+    StartOutcome,
+    StartRun,
+)
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Claimed,
+    Interrupt,
+    Message,
+    Outcome,
+    Run,
+    TakenOver,
+    Thread,
+    Wait,
+    Worker,
+)
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint
-from perdure.store.sqlite import claim, commit, filesystem, operate, read, schema, start, wake, workers
+from perdure.store.sqlite import (
+    cancel,
+    claim,
+    commit,
+    filesystem,
+    forks,
+    mail,
+    operate,
+    questions,
+    read,
+    schema,
+    start,
+    waits,
+    wake,
+    workers,
+)
 from perdure.store.sqlite.clock import MachineClock, look, machine_clock
 from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.doctor import diagnose
@@ -193,6 +234,44 @@ class SQLiteStore:
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         return await self._write(partial(commit.commit, worker=worker, changes=changes))
+
+    async def waits(self, runs: Sequence[int]) -> list[Wait]:
+        return await self._read(partial(waits.waits, runs=runs, clock=self._database.clock))
+
+    async def cancellations(self, worker: int) -> dict[int, str]:
+        return await self._read(partial(cancel.cancellations, worker=worker))
+
+    async def next_due(self) -> int | None:
+        return await self._read(partial(waits.next_due, clock=self._database.clock))
+
+    # -- between runs ----------------------------------------------------------------------------------------
+
+    async def cancel(self, run: int, reason: str, payload: bytes) -> Run | None:
+        return await self._write(partial(cancel.cancel, run=run, reason=reason, payload=payload))
+
+    async def answer(self, answer: NewAnswer) -> AnswerOutcome | None:
+        return await self._write(partial(questions.answer, given=answer))
+
+    async def interrupts(self, where: InterruptFilter) -> list[Interrupt]:
+        return await self._read(partial(questions.interrupts, where=where, clock=self._database.clock))
+
+    async def get_interrupts(self, interrupts: Sequence[int]) -> list[Interrupt]:
+        return await self._read(partial(questions.get_interrupts, ids=interrupts, clock=self._database.clock))
+
+    async def send(self, messages: Sequence[NewMessage]) -> list[SendOutcome]:
+        return await self._write(partial(mail.send, messages=messages)) if messages else []
+
+    async def mailbox(self, thread: int, *, limit: int = 100, after: int = 0) -> list[Message]:
+        return await self._read(partial(mail.mailbox, thread=thread, limit=limit, after=after))
+
+    async def dead_letters(self, thread: int | None = None, *, limit: int = 100, after: int = 0) -> list[Message]:
+        return await self._read(partial(mail.dead_letters, thread=thread, limit=limit, after=after))
+
+    async def revive(self, message: int) -> Message | None:
+        return await self._write(partial(mail.revive, message=message))
+
+    async def fork(self, fork: ForkRun) -> StartOutcome:
+        return await self._write(partial(forks.fork, asked=fork))
 
     # -- operators -------------------------------------------------------------------------------------------
 

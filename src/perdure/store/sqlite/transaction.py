@@ -52,6 +52,10 @@ class Reader:
         """The first row, or None."""
         return self.connection.execute(STATEMENTS[name].text, values).fetchone()
 
+    def rows(self, name: str, /, **values: Any) -> list[Any]:
+        """All rows, one step each: where there are few."""
+        return self.connection.execute(STATEMENTS[name].text, values).fetchall()
+
     def value(self, name: str, /, **values: Any) -> Any:
         """The first column of the first row, or None."""
         row = self.row(name, **values)

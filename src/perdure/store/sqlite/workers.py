@@ -12,6 +12,7 @@ from perdure.core.records import HeldReason, TakenOver, WorkerState
 from perdure.store import reasons
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.transaction import Transaction, encode
+from perdure.store.sqlite.waiters import after_end
 
 
 def reserve_ids(tx: Transaction, count: int) -> int:
@@ -57,8 +58,7 @@ def _take_over(tx: Transaction, worker: int, recoveries_max: int) -> TakenOver:
     for run, strikes in poisoned:
         tx.run("hold_run", run=run, reason=HeldReason.POISON, detail=reasons.poisoned(strikes))
     held = [run for run, _ in poisoned]
-    if held and tx.value("anybody_watches", runs=encode(held)):
-        tx.hints.add(Hint.ENDED)
+    after_end(tx, held)
     requeued = tuple(run for run in runs if run not in set(held))
     if requeued:
         tx.hints.add(Hint.WORK)

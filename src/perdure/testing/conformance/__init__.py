@@ -18,9 +18,9 @@ first run against. An author of a store subclasses `StoreConformance` in a test 
 
 Every scenario becomes one plain test method: pytest and unittest collect them alike, and no plugin is needed. Optional
 hooks: `open_store` (where emptying the data takes a query), `crash` (how an open store dies; closing it is the
-default), `thread_queue_max` (how to lower that limit; patching `limits.THREAD_QUEUE_MAX` is the default), `durable =
-False` for a store whose data end with its last user. For readable failures, put
-`pytest.register_assert_rewrite("perdure.testing.conformance")` into `conftest.py`.
+default), `thread_queue_max` and `mailbox_max` (how to lower these limits; patching `limits.THREAD_QUEUE_MAX` and
+`limits.MAILBOX_MAX` is the default), `durable = False` for a store whose data end with its last user. For readable
+failures, put `pytest.register_assert_rewrite("perdure.testing.conformance")` into `conftest.py`.
 
 The shape, one suite that every driver runs, is that of River's `riverdrivertest`.
 """
@@ -28,17 +28,28 @@ The shape, one suite that every driver runs, is that of River's `riverdrivertest
 from __future__ import annotations
 
 from perdure.testing.conformance.agreement import Agreement
+from perdure.testing.conformance.cancelling import Cancelling
+from perdure.testing.conformance.children import Parenting
 from perdure.testing.conformance.claiming import Claiming
 from perdure.testing.conformance.committing import Committing
+from perdure.testing.conformance.deadlines import Deadlines
+from perdure.testing.conformance.displacing import Displacing
+from perdure.testing.conformance.forking import Forking
 from perdure.testing.conformance.harness import Bench, Harness, scenario
+from perdure.testing.conformance.interrupts import Asking
 from perdure.testing.conformance.living import Living
+from perdure.testing.conformance.mailboxes import Mailing
+from perdure.testing.conformance.meeting import Meeting
 from perdure.testing.conformance.operating import Operating
 from perdure.testing.conformance.ownership import Ownership
+from perdure.testing.conformance.parking import Parking
 from perdure.testing.conformance.racing import Racing
 from perdure.testing.conformance.reading import Hinting, Reading
 from perdure.testing.conformance.recovery import Recovery
 from perdure.testing.conformance.repeating import Repeating
 from perdure.testing.conformance.starting import Starting
+from perdure.testing.conformance.waiting import Waiting
+from perdure.testing.conformance.waking import Waking
 
 __all__ = ["Bench", "Harness", "StoreConformance", "scenario"]
 
@@ -55,6 +66,17 @@ class StoreConformance(
     Reading,
     Hinting,
     Living,
+    Parking,
+    Waiting,
+    Waking,
+    Asking,
+    Mailing,
+    Cancelling,
+    Parenting,
+    Deadlines,
+    Displacing,
+    Forking,
+    Meeting,
     Agreement,
 ):
     """Every scenario. Subclass it, give it a `store()` and an `advance_s()`."""

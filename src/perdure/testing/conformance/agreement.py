@@ -16,7 +16,13 @@ from perdure.testing.differential.author import write
 from perdure.testing.differential.batches import UNIVERSE
 from perdure.testing.differential.comparing import compare
 from perdure.testing.differential.grounds import MemoryGround
-from perdure.testing.differential.performing import THREAD_QUEUE_MAX, Ground, perform, short_queues
+from perdure.testing.differential.performing import (
+    MAILBOX_MAX,
+    THREAD_QUEUE_MAX,
+    Ground,
+    perform,
+    short_queues,
+)
 
 SEEDS = 12
 LENGTH = 60
@@ -29,7 +35,7 @@ class Agreement(Harness):
     async def test_seeded_programs_get_the_answers_that_they_get_in_memory(self, bench: Bench) -> None:
         grounds: dict[str, Ground] = {"memory": MemoryGround(), "store": HarnessGround(self)}
         stores = {name: partial(perform, ground=ground, universe=UNIVERSE) for name, ground in grounds.items()}
-        with short_queues(), self.thread_queue_max(THREAD_QUEUE_MAX):
+        with short_queues(), self.thread_queue_max(THREAD_QUEUE_MAX), self.mailbox_max(MAILBOX_MAX):
             for seed in range(SEEDS):
                 difference = await compare(await write(seed, LENGTH), stores)
                 assert difference is None, f"seed {seed}\n{difference.described()}"

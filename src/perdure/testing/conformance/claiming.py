@@ -58,6 +58,12 @@ class Claiming(Harness):
             state=None,
             records=(),
             attempts=(),
+            now=claimed.now,
+            waits=(),
+            tenant=None,
+            priority=0,
+            deadline_at=None,
+            cancel=None,
         )
 
     @scenario

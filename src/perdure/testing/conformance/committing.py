@@ -309,12 +309,13 @@ class Committing(Harness):
     @scenario
     async def test_a_blob_put_twice_is_stored_once(self, bench: Bench) -> None:
         worker, claimed = await bench.begin()
-        same = blob(b"same")
+        same, last = blob(b"same"), blob(b"last")
 
         await bench.commit(worker, step(claimed, "a", blobs=(same, same)), step(claimed, "b", seq=2, blobs=(same,)))
-        await bench.commit(worker, end(claimed, blobs=(same,)))
+        await bench.commit(worker, end(claimed, blobs=(same, last)))
 
-        assert await bench.store.blobs(claimed.thread, [same.digest, same.digest]) == {same.digest: b"same"}
+        found = await bench.store.blobs(claimed.thread, [same.digest, last.digest, same.digest])
+        assert found == {same.digest: b"same", last.digest: b"last"}
 
     # -- refused ---------------------------------------------------------------------------------------------
 

@@ -13,24 +13,84 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 from unittest import mock
 
+import msgspec
+
 from perdure.core import limits
 from perdure.core.changes import (
-    AppendCheckpoint,
-    BeginSuperStep,
     Change,
     ClaimRequest,
     CommitOutcome,
-    EndRun,
-    HoldRun,
+    InterruptFilter,
+    NewInterrupt,
+    NewMessage,
     NewWorker,
-    RecordAttempt,
-    RequeueRun,
+    OpenWait,
+    Sent,
     Started,
     StartOutcome,
     StartRun,
 )
-from perdure.core.records import Blob, Checkpoint, Claimed, HeldReason, IfBusy, Run, RunState, Thread, Worker
+from perdure.core.records import (
+    Checkpoint,
+    Claimed,
+    IfBusy,
+    Interrupt,
+    Message,
+    Run,
+    RunState,
+    Thread,
+    Wait,
+    WaitKind,
+    Worker,
+)
 from perdure.store.protocol import Hint, Store
+from perdure.testing.conformance.builders import (
+    again,
+    answer,
+    at,
+    attempt,
+    blob,
+    bury,
+    cancelled,
+    close,
+    end,
+    fail,
+    hold,
+    parent,
+    park,
+    requeue,
+    send,
+    step,
+    wait,
+)
+
+__all__ = [
+    "LEASE_S",
+    "PATIENCE_S",
+    "Bench",
+    "Harness",
+    "again",
+    "answer",
+    "at",
+    "attempt",
+    "blob",
+    "bury",
+    "cancelled",
+    "close",
+    "end",
+    "eventually",
+    "fail",
+    "hints",
+    "hold",
+    "in_threads",
+    "parent",
+    "park",
+    "requeue",
+    "scenario",
+    "send",
+    "step",
+    "wait",
+]
 
 ID_BLOCK = 200
 LEASE_S = 30.0
@@ -56,8 +116,9 @@ class Harness:
         return store
 
     async def advance_s(self, store: Store, seconds: float) -> None:
-        """Make the store believe that `seconds` have passed: move its clock on, or move every `lease_until` and
-        `ready_at` back."""
+        """Make the store believe that `seconds` have passed: move its clock on, or move back every time that is
+        compared with it: `lease_until`, `ready_at` (not `NEVER_US`), `deadline_at`, a wait's `due_at`, an interrupt's
+        `expires_at`, and when a received message is forgotten."""
         raise NotImplementedError
 
     async def crash(self, store: Store) -> None:
@@ -68,6 +129,12 @@ class Harness:
     def thread_queue_max(self, depth: int) -> Iterator[None]:
         """Lower `THREAD_QUEUE_MAX`. Enough for stores that read `limits.THREAD_QUEUE_MAX` when they need it."""
         with mock.patch.object(limits, "THREAD_QUEUE_MAX", depth):
+            yield
+
+    @contextlib.contextmanager
+    def mailbox_max(self, count: int) -> Iterator[None]:
+        """Lower `MAILBOX_MAX`. Enough for stores that read `limits.MAILBOX_MAX` when they need it."""
+        with mock.patch.object(limits, "MAILBOX_MAX", count):
             yield
 
 
@@ -183,6 +250,41 @@ class Bench:
         outcome = await self.store.commit(worker, changes)
         assert outcome == CommitOutcome(), outcome
 
+    async def parked(self, thread_id: str = "thread", *waits: OpenWait, **fields: Any) -> tuple[int, Claimed]:
+        """Begin a run and park it until what `waits` say of it (they may leave its numbers at 0)."""
+        worker, claimed = await self.begin(thread_id, **fields)
+        opened = [msgspec.structs.replace(each, **at(claimed), super_step=claimed.super_step) for each in waits]
+        await self.commit(worker, *opened, park(claimed))
+        return worker, claimed
+
+    async def question(self, name: str = "approve", **fields: Any) -> NewInterrupt:
+        """A question as it is asked, under a fresh number."""
+        default: dict[str, Any] = {"payload": b"?", "schema": None, "digest": "", "on_timeout": "raise"}
+        return NewInterrupt(await self.new_id(), name, **(default | {"assignee": None} | fields))
+
+    async def ask_in(self, worker: int, claimed: Claimed, key: str = "q", **fields: Any) -> int:
+        """Ask a question in this claim's run, which goes on; the interrupt's id."""
+        question = await self.question()
+        await self.commit(worker, wait(claimed, key, WaitKind.ANSWER, interrupt=question, **fields))
+        return question.id
+
+    async def message(self, thread_id: str = "thread", label: str = "note", **fields: Any) -> NewMessage:
+        """A message on its way, under a fresh number, from outside."""
+        default: dict[str, Any] = {"sender": "", "payload": b"hello"}
+        return NewMessage(await self.new_id(), thread_id, label=label, **(default | fields))
+
+    async def send(self, thread_id: str = "thread", label: str = "note", **fields: Any) -> int:
+        """Send a message that must arrive; its `seq`."""
+        (outcome,) = await self.store.send([await self.message(thread_id, label, **fields)])
+        assert isinstance(outcome, Sent), outcome
+        return outcome.seq
+
+    async def cancel(self, run: int, reason: str = "enough", payload: bytes = b"cancelled") -> Run:
+        """Request the cancellation of a run that is there; its row."""
+        row = await self.store.cancel(run, reason, payload)
+        assert row is not None
+        return row
+
     async def die(
         self, worker: int, *, recoveries_max: int = limits.RECOVERIES_MAX
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -196,6 +298,24 @@ class Bench:
     async def run(self, run: int) -> Run:
         (found,) = await self.store.get_runs([run])
         return found
+
+    async def state(self, run: int) -> RunState:
+        return (await self.run(run)).state
+
+    async def waits(self, run: int) -> dict[str, Wait]:
+        """What the run waits for, by key."""
+        return {row.key: row for row in await self.store.waits([run])}
+
+    async def interrupt(self, interrupt: int) -> Interrupt:
+        (found,) = await self.store.get_interrupts([interrupt])
+        return found
+
+    async def inbox(self, **fields: Any) -> list[int]:
+        """The interrupts that these filters let through, the open ones if nothing else is said; their ids."""
+        return [row.id for row in await self.store.interrupts(InterruptFilter(**fields))]
+
+    async def mailbox(self, thread_id: str = "thread") -> list[Message]:
+        return await self.store.mailbox((await self.thread(thread_id)).id)
 
     async def thread(self, thread_id: str = "thread") -> Thread:
         thread = await self.store.get_thread(thread_id)
@@ -213,70 +333,6 @@ class Bench:
     async def steps(self, run: int) -> dict[str, bytes]:
         """What the run's steps recorded, by key."""
         return {row.key: row.payload for row in await self.log(run) if row.key}
-
-
-# -- changes, made short -------------------------------------------------------------------------------------
-
-
-def step(claimed: Claimed, key: str, payload: bytes = b"result", **fields: Any) -> AppendCheckpoint:
-    """The record of a step of this claim."""
-    default: dict[str, Any] = {
-        "super_step": claimed.super_step,
-        "seq": 1,
-        "attempt": 1,
-        "digest": 7,
-        "failed": False,
-        "started_at": 1_000,
-        "ended_at": 2_000,
-    }
-    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
-    return AppendCheckpoint(key=key, payload=payload, **(at | default | fields))
-
-
-def attempt(claimed: Claimed, key: str, number: int = 1, **fields: Any) -> RecordAttempt:
-    """A try of a step of this claim."""
-    default: dict[str, Any] = {"super_step": claimed.super_step, "error": None, "started_at": 1_000, "ended_at": None}
-    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
-    return RecordAttempt(key=key, attempt=number, **(at | default | fields))
-
-
-def again(claimed: Claimed, super_step: int, payload: bytes = b"again", **fields: Any) -> BeginSuperStep:
-    """The boundary that begins `super_step`."""
-    default: dict[str, Any] = {"state": None, "ended_at": 3_000}
-    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
-    return BeginSuperStep(super_step=super_step, payload=payload, **(at | default | fields))
-
-
-def end(claimed: Claimed, payload: bytes = b"done", **fields: Any) -> EndRun:
-    """The end of this claim's run, after its current super-step."""
-    default: dict[str, Any] = {
-        "super_step": claimed.super_step + 1,
-        "outcome": RunState.COMPLETED,
-        "state": None,
-        "ended_at": 4_000,
-    }
-    at = {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
-    return EndRun(payload=payload, **(at | default | fields))
-
-
-def fail(claimed: Claimed, payload: bytes = b"error", **fields: Any) -> EndRun:
-    """The failure of this claim's run in its current super-step."""
-    return end(claimed, payload, outcome=RunState.FAILED, **fields)
-
-
-def requeue(claimed: Claimed, delay_s: float = 0, drop_keys: tuple[str, ...] = ()) -> RequeueRun:
-    """This claim's run, given back."""
-    return RequeueRun(claimed.run, claimed.fence, claimed.thread, int(delay_s * 1_000_000), drop_keys)
-
-
-def hold(claimed: Claimed, reason: HeldReason = HeldReason.DIVERGED, detail: str = "look at it") -> HoldRun:
-    """This claim's run, kept for a person."""
-    return HoldRun(claimed.run, claimed.fence, claimed.thread, reason, detail)
-
-
-def blob(data: bytes) -> Blob:
-    """Bytes under their digest."""
-    return Blob(hashlib.blake2b(data, digest_size=32).digest(), data)
 
 
 # -- running -------------------------------------------------------------------------------------------------

@@ -11,15 +11,16 @@
     def test_a_quote_survives_a_kill_at_every_write():
         crash_points(app, scenario)
 
-A scenario is what one life of a process does, and is played again after a crash: so give its starts keys. A worker runs
-beside it (`worker=` has its settings; with `worker=None` the scenario brings its own). It is played once undisturbed,
-to count its writes: reserving ids, registering a worker, start, claim, commit, giving back, retiring, taking over, an
-operator's retry and release. Then, for each write and each moment, a process plays it on a store of its own and dies by
-SIGKILL: `before` the write, when it is done but its answer is `lost`, or just `after` the answer was used. A fresh
-process declares the dead worker dead and plays the scenario to its end; and that end, every thread, run and
-record, must be the same as the undisturbed one. What may differ is left out: ids, times, how often something was tried,
-and the values of `now`, `random` and `uuid4`. Steps whose arguments or results depend on chance are named in
-`chance=`.
+A scenario is what one life of a process does, and is played again after a crash: so give its starts keys, and let
+agents send the messages (they do so once; a message that is sent again from outside is another). A worker runs beside
+it (`worker=` has its settings; with `worker=None` the scenario brings its own). It is played once undisturbed, to count
+its writes: reserving ids, registering a worker, start, claim, commit, giving back, retiring, taking over, an operator's
+retry and release, an answer, a message, a cancellation, a fork. Then, for each write and each moment, a process plays
+it on a store of its own and dies by SIGKILL: `before` the write, when it is done but its answer is `lost`, or just
+`after` the answer was used. A fresh process declares the dead worker dead and plays the scenario to its end; and that
+end, every thread, run, question and record, must be the same as the undisturbed one. What may differ is left out: ids,
+times, how often something was tried, and the values of `now`, `random` and `uuid4`. Steps whose arguments or results
+depend on chance are named in `chance=`.
 
 What your steps do outside of perdure is not looked at: a step's body may run again if its process died before its
 record was on disk. If the scenario asserts something about the world, it does so after every crash.

@@ -3,7 +3,8 @@ have the same.
 
 Left out are ids, times, workers, fences, and how often something was tried or claimed; run ids inside texts are
 replaced by the run's place in the order of starting. A payload is compared as it was recorded, a failure by its type
-and message, a state as plain data.
+and message, a state as plain data, a child by its place. Of what was waited for, questions stay, with their answers,
+and so does mail; a run that still waits shows for what.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import RunFilter
+from perdure.core.changes import InterruptFilter, RunFilter
 from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Checkpoint, Run, Thread
+from perdure.core.records import Checkpoint, Message, Run, Thread
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.protocol import Store
 
@@ -29,6 +30,10 @@ VERBS_OF_CHANCE: Final = frozenset({"now", "random", "uuid4"})
 """Recorded values that are other ones in every life."""
 
 RUN_ID: Final = re.compile(r"\br(\d+)\b")
+QUESTION_ID: Final = re.compile(r"\bi\d+\b")
+
+GIVEN_IDS: Final = ("result:", "cancel:", "send")
+"""How the names of calls begin whose arguments are ids of runs, or of threads that may be named after them."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -65,6 +70,26 @@ class RunEnd:
     super_step: int
     owned: bool
     log: tuple[Entry, ...]
+    cancel: str | None = None
+    parent: int | None = None
+    """The place of the run that started it."""
+    waits: tuple[tuple[str, str], ...] = ()
+    """Keys and kinds."""
+    questions: tuple[Asked, ...] = ()
+    """By key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question and what became of it."""
+
+    super_step: int
+    key: str
+    name: str
+    state: str
+    payload: Any
+    answer: Any
+    by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +103,9 @@ class ThreadEnd:
     state_of: tuple[int | None, int | None]
     """Which run's boundary holds its newest state: that run's ordinal, and the super-step."""
     runs: tuple[RunEnd, ...]
+    mail: tuple[tuple[str, str, bytes], ...] = ()
+    """What lies in its mailbox: sender, label and payload."""
+    dead_letters: tuple[tuple[str, str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,38 +152,67 @@ class _Reader:
         runs = sorted(runs, key=lambda run: run.ordinal)
         ordinals = {run.id: run.ordinal for run in runs}
         newest = (None if thread.snapshot_run is None else ordinals[thread.snapshot_run], thread.snapshot_step)
+        mail = await self._store.mailbox(thread.id, limit=LIST_ROWS_MAX)
+        dead = await self._store.dead_letters(thread.id, limit=LIST_ROWS_MAX)
         return ThreadEnd(
             self._text(thread.thread_id), thread.agent, thread.head is not None, thread.depth, newest,
-            tuple([await self._run(run) for run in runs]),
+            tuple([await self._run(run) for run in runs]), tuple(map(self._letter, mail)),
+            tuple(map(self._letter, dead)),
         )  # fmt: skip
 
     async def _run(self, run: Run) -> RunEnd:
         log = [await self._entry(run, row) for row in await _log(self._store, run)]
+        waits = await self._store.waits([run.id])
         return RunEnd(
             run.ordinal, run.agent, self._text(run.queue), None if run.key is None else self._text(run.key),
-            run.state.value, run.ready, run.reason, run.super_step, run.worker is not None,
+            run.state.value, run.ready, self._text(run.reason or "") or None, run.super_step, run.worker is not None,
             tuple(sorted(log, key=lambda entry: (entry.super_step, entry.kind, entry.key))),
+            self._text(run.cancel or "") or None, None if run.parent is None else self._places.get(str(run.parent)),
+            tuple((self._text(wait.key), wait.kind.name.lower()) for wait in waits), await self._questions(run),
         )  # fmt: skip
+
+    async def _questions(self, run: Run) -> tuple[Asked, ...]:
+        rows = await self._store.interrupts(InterruptFilter(state=None, run=run.id, limit=LIST_ROWS_MAX))
+        asked = [
+            Asked(
+                row.super_step, self._text(row.key), row.name, row.state.value, await self._plain(run, row.payload),
+                None if row.answer is None else await self._plain(run, row.answer), row.answered_by,
+            )
+            for row in rows
+        ]  # fmt: skip
+        return tuple(sorted(asked, key=lambda each: (each.super_step, each.key)))
+
+    def _letter(self, message: Message) -> tuple[str, str, bytes]:
+        return self._text(message.sender), message.label, message.payload
 
     async def _entry(self, run: Run, row: Checkpoint) -> Entry:
         key, digest, value = self._text(row.key), row.digest, await self._value(run, row)
-        if row.key.rpartition("/")[2].partition("#")[0] in self._chance:
+        name = row.key.rpartition("/")[2].partition("#")[0]
+        if name in self._chance:
             digest, value = 0, "by chance"
+        if name.startswith(GIVEN_IDS):
+            digest = 0
+        if name.startswith("start:") and not row.failed:
+            value = [self._places.get(str(value[0])), self._text(value[1])]
         state = None if row.state is None else (await load_state(self._store, run.thread, row.state))[0]
         recorded = (_encode(value), _encode(state))
         return Entry(row.super_step, key, row.kind.name.lower(), digest, row.failed, value, state, recorded)
 
+    async def _plain(self, run: Run, payload: bytes) -> Any:
+        return codec_for(Any).decode(await load_payload(self._store, run.thread, payload))
+
     async def _value(self, run: Run, row: Checkpoint) -> Any:
-        payload = await load_payload(self._store, run.thread, row.payload)
         if not row.failed:
-            return codec_for(Any).decode(payload)
+            return await self._plain(run, row.payload)
+        payload = await load_payload(self._store, run.thread, row.payload)
         error = decode_error(payload)
         return [error.type, self._text(error.message), *map(self._text, error.failed_keys)]
 
     def _text(self, text: str) -> str:
-        """A text without the scenario's name, and with places for run ids."""
+        """A text without the scenario's name and the ids of questions, and with places for run ids."""
         if self._name:
             text = text.replace(self._name, "…")
+        text = QUESTION_ID.sub("a question", text)
         return RUN_ID.sub(lambda found: f"run {self._places.get(found[1], found[0])}", text)
 
 

@@ -1,8 +1,8 @@
 """What a program on an app is made of, and telling it to an app on one store.
 
-An app's program is sequential: after each start, retry or release, whoever could go on has gone on until it ended, is
-held, or waits behind one that is (or nobody works, and all wait). So everything that can be read afterwards is the same
-on every store, though runs of several threads execute beside each other in between.
+An app's program is sequential: after each start, answer, message or the like, whoever could go on has gone on until it
+ended, is held, waits for somebody, or waits behind one that does (or nobody works, and all wait). So everything that
+can be read afterwards is the same on every store, though runs of several threads execute beside each other in between.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ import msgspec
 
 from perdure.app import App
 from perdure.client.handles import Handle
-from perdure.client.info import CheckpointInfo
+from perdure.client.info import CheckpointInfo, RunInfo
 from perdure.core.records import RunState
 from perdure.errors import PerdureError
-from perdure.testing.differential.agents import app_on
+from perdure.testing.differential.agents import RACING, TIMED, app_on
 from perdure.testing.differential.answers import error
 from perdure.testing.differential.grounds import StoreGround
 
 WORKER: Final[dict[str, Any]] = {"name": "w", "deployment": "v1", "concurrency": 4, "poll_s": 0.05, "grace_s": 5.0}
 PATIENCE_S: Final = 20.0
-ID: Final = re.compile(r"\b([rw])([1-9]\d*)\b")
-"""A run's or a worker's id, wherever it stands."""
+LOOK_S: Final = 0.02
+"""How long one run is waited for before all are looked at again."""
+
+ID: Final = re.compile(r"\b([rwim])([1-9]\d*)\b")
+"""The id of a run, a worker, a question or a message, wherever it stands."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -54,13 +57,45 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send the run of a start on: retry or release."""
+    """Send the run of a start on: retry or release; or cancel it."""
 
     verb: str
     start: int
 
     def __str__(self) -> str:
         return f"app.{self.verb}(run of start {self.start})"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Answer a question: the so many-th that was asked (counted round and round), or the open one of a thread."""
+
+    question: int | str
+    answer: Any
+    by: str | None = None
+
+    def __str__(self) -> str:
+        return f"app.resume({self.question!r}, {self.answer!r}, by={self.by!r})"
+
+
+class Mail(msgspec.Struct, frozen=True):
+    """Send a message to a thread."""
+
+    thread_id: str
+    message: Any
+
+    def __str__(self) -> str:
+        return f"app.send({self.thread_id!r}, {self.message!r})"
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Go on from a checkpoint of a thread, on a new one; what is started counts as a start."""
+
+    thread_id: str
+    super_step: int | None
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return f"app.thread({self.thread_id!r}).fork({self.super_step}, {self.key!r})"
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -74,7 +109,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class AskThread(msgspec.Struct, frozen=True):
-    """Read of a thread: info, state, runs, checkpoints (in pages of two)."""
+    """Read of a thread: info, state, runs, mailbox, checkpoints (in pages of two)."""
 
     what: str
     thread_id: str
@@ -100,7 +135,16 @@ class Look(msgspec.Struct, frozen=True):
         return "everything that the app shows"
 
 
-Act = Begin | Work | Send | Ask | AskThread | ListRuns | Look
+class ListQuestions(msgspec.Struct, frozen=True):
+    """A page of questions."""
+
+    filters: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"app.interrupts({self.filters})"
+
+
+Act = Begin | Work | Send | Reply | Mail | Fork | Ask | AskThread | ListRuns | ListQuestions | Look
 
 
 async def act(program: Sequence[Act], ground: StoreGround) -> list[Any]:
@@ -143,6 +187,14 @@ class Acting:
             case Send():
                 handle = self._handle(act.start)
                 return handle and await getattr(self.app, act.verb)(handle.run_id)
+            case Reply():
+                return await self._reply(act)
+            case Mail():
+                return await self.app.send(act.thread_id, act.message)
+            case Fork():
+                return await self._fork(act)
+            case ListQuestions():
+                return await self.app.interrupts(**act.filters)
             case Ask():
                 return await self._ask(act)
             case AskThread():
@@ -160,6 +212,21 @@ class Acting:
         handle = await self.app.start(act.agent, *act.args, **act.options)
         self._handles[-1] = handle
         return handle.run_id, handle.thread_id
+
+    async def _fork(self, act: Fork) -> Any:
+        self._handles.append(None)
+        handle = await self.app.thread(act.thread_id).fork(act.super_step, act.key)
+        self._handles[-1] = handle
+        return handle.run_id, handle.thread_id
+
+    async def _reply(self, act: Reply) -> Any:
+        question = act.question
+        if isinstance(question, int):
+            asked = await self.app.interrupts(state=None, limit=1000)
+            if not asked:
+                return None
+            question = asked[question % len(asked)].id
+        return await self.app.resume(question, act.answer, by=act.by)
 
     async def _work(self, present: bool) -> None:
         if self._present and not present:
@@ -180,7 +247,7 @@ class Acting:
                 rows = await handle.history()
                 return sorted(rows, key=lambda row: (row.super_step, row.key))
             case _:
-                ended = info.state in (RunState.COMPLETED, RunState.FAILED, RunState.HELD)
+                ended = info.state in (RunState.COMPLETED, RunState.FAILED, RunState.HELD, RunState.CANCELLED)
                 return await handle.result(timeout=PATIENCE_S) if ended else None
 
     async def _ask_thread(self, act: AskThread) -> Any:
@@ -196,10 +263,10 @@ class Acting:
     async def _quiet(self) -> None:
         """Wait until nobody can go on."""
         async with asyncio.timeout(PATIENCE_S):
-            while waiting := [run for run in await self.app.runs(limit=1000) if _goes_on(run)]:
+            while going := [run for run in await self.app.runs(limit=1000) if _goes_on(run)]:
                 try:
-                    await self.app.handle(waiting[-1].run_id).result()
-                except PerdureError:
+                    await self.app.handle(going[-1].run_id).result(timeout=LOOK_S)
+                except (PerdureError, TimeoutError):
                     continue
 
     async def _everything(self) -> dict[str, Any]:
@@ -212,6 +279,8 @@ class Acting:
             "threads": [await thread.info() for thread in threads],
             "states": [await thread.state() for thread in threads],
             "checkpoints": [await thread.checkpoints() for thread in threads],
+            "mail": [await thread.mailbox() for thread in threads],
+            "questions": await self.app.interrupts(state=None, limit=1000),
         }
 
     # -- showing ---------------------------------------------------------------------------------------------
@@ -224,8 +293,10 @@ class Acting:
             return ID.sub(self._named, answer)
         if isinstance(answer, msgspec.Struct):
             return self._shown({"is": type(answer).__name__} | msgspec.structs.asdict(answer) | {"traceback": "…"})
-        if isinstance(answer, CheckpointInfo) and answer.failed:
-            answer = replace(answer, size=0)  # an error's text has ids in it
+        if isinstance(answer, CheckpointInfo) and (answer.failed or "start:" in answer.key):
+            answer = replace(answer, size=0)  # there are ids in it
+        if isinstance(answer, RunInfo) and answer.agent in RACING:
+            answer = replace(answer, attempt=0)
         if is_dataclass(answer) and not isinstance(answer, type):
             return self._shown({"is": type(answer).__name__} | asdict(answer))
         if isinstance(answer, dict):
@@ -236,8 +307,10 @@ class Acting:
         return self._names.setdefault(found[0], f"{found[1]}:{len(self._names)}")
 
 
-def _goes_on(run: Any) -> bool:
-    """Whether a worker has it, or may take it."""
+def _goes_on(run: RunInfo) -> bool:
+    """Whether a worker has it, or may take it, or its time comes soon."""
+    if run.state is RunState.WAITING:
+        return run.agent in TIMED
     if run.state is RunState.QUEUED:
-        return not run.waiting_for.startswith(("earlier runs", "run "))
+        return not (run.waiting_for or "").startswith(("earlier runs", "run "))
     return run.state is RunState.RUNNING

@@ -18,6 +18,15 @@ TWICE: Final = Retry(attempts=2, delay_s=0.001, retry_on=ArithmeticError)
 LARGE_CHARS: Final = 40_000
 """A result of this size does not lie in its row."""
 
+MOMENT_S: Final = 0.01
+"""What is waited for where time is to come: whoever parks goes on by itself, and soon."""
+
+TIMED: Final = frozenset({"napping", "expiring", "limited"})
+"""Agents that wait for such a time, and never for anybody."""
+
+RACING: Final = TIMED | {"parenting", "writing"}
+"""Agents that may or may not be parked when what they wait for comes: how often they were claimed is chance."""
+
 
 @dataclass
 class Tally:
@@ -33,6 +42,8 @@ def app_on(url: str) -> App:
     memory: Counter[str] = Counter()
     _register_sound(app)
     _register_failing(app, memory)
+    _register_waiting(app)
+    _register_social(app)
     return app
 
 
@@ -113,3 +124,78 @@ def _register_failing(app: App, memory: Counter[str]) -> None:
         if memory[name] <= failures:
             raise KeyError(name)
         return memory[name]
+
+
+def _register_waiting(app: App) -> None:
+    """Agents that wait for a person, for mail or for a time."""
+
+    @perdure.step
+    async def say(word: str) -> str:
+        return word
+
+    @app.agent
+    async def asking(name: str) -> list[str]:
+        """A question, then two at once; whoever cancels it hears a last word."""
+        try:
+            first = await perdure.interrupt({"may": name}, name="may", schema=bool, assignee="ann")
+            both = await asyncio.gather(*(perdure.interrupt(n, name="which") for n in range(2)))
+        finally:
+            await say(f"{name} is done")
+        return [await say(f"{name} {first}"), *map(str, both)]
+
+    @app.agent
+    async def expiring(name: str) -> str:
+        """Questions that nobody answers in time: the answer by default, and the end."""
+        answer = await perdure.interrupt(name, timeout=MOMENT_S, on_timeout=perdure.Default("nobody"))
+        await perdure.interrupt(answer, timeout=MOMENT_S, on_timeout="cancel")
+        return name
+
+    @app.agent
+    async def napping(number: int, round: int = 1, *, state: Tally) -> int | Again:
+        """Sleeps beside each other, over super-steps."""
+        await asyncio.gather(perdure.sleep(MOMENT_S), perdure.sleep(2 * MOMENT_S))
+        state.total += number
+        return Again(number, round + 1) if round < 2 else state.total
+
+    @app.agent
+    async def limited(name: str) -> str:
+        """A limit that is reached, and one that is not."""
+        async with perdure.timeout(3600):
+            await say(name)
+        try:
+            async with perdure.timeout(MOMENT_S):
+                await perdure.sleep(3600)
+        except TimeoutError:
+            return f"{name} was late"
+        return name
+
+    @app.agent
+    async def reading(count: int) -> list[str]:
+        """Mail: numbers first, then anything."""
+        return [str(await perdure.receive(int if n == 0 else None)) for n in range(count)]
+
+
+def _register_social(app: App) -> None:
+    """Agents that write to others, or start them."""
+
+    @app.agent
+    async def writing(thread_id: str, number: int) -> str:
+        """Messages to a thread that may not be there."""
+        try:
+            for n in range(number):
+                await perdure.send(thread_id, n if n % 2 else f"letter {n}")
+        except perdure.NotFound:
+            return f"nobody at {thread_id}"
+        return f"{number} to {thread_id}"
+
+    @app.agent
+    async def parenting(name: str, failures: int) -> list[str]:
+        """Children: one that ends, one that may fail, one that waits, and one that outlives it."""
+        await perdure.start("asking", f"{name} apart", detached=True)
+        waiting = await perdure.start("asking", name)
+        found = [str(await perdure.call("line", failures))]
+        try:
+            found += await perdure.call("shaky", name, failures)
+        except perdure.RunFailed as error:
+            found.append(type(error).__name__)
+        return [*found, *await waiting]

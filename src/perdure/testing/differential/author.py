@@ -4,6 +4,8 @@ The author tells what it writes to a reference in memory, under a clock of its o
 what the reference answered and remembers. So most operations mean something: claims find runs, batches carry the right
 fence. Often enough they do not: stale fences, other people's runs, the dead and the retired, batches told twice,
 records that exist, what comes after the end. A seed gives the same program on every machine.
+
+What a worker sends is drawn in `batches.py` and `pauses.py`, what people ask in `outsiders.py`; the rest is here.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from perdure.core.changes import AppendCheckpoint, Change, ClaimRequest, NewWorker, RunFilter, StartRun
+import msgspec
+
+from perdure.core.changes import Change, ClaimRequest, NewWorker, Parent, RunFilter, StartRun, record_of
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import Claimed, IfBusy, Run, RunState
+from perdure.store.memory import MemoryStore
 from perdure.testing.differential import batches
 from perdure.testing.differential.batches import KEYS, UNIVERSE, blob
 from perdure.testing.differential.grounds import MemoryGround
@@ -31,16 +36,16 @@ from perdure.testing.differential.operations import (
     Silent,
     Vanish,
 )
+from perdure.testing.differential.outsiders import UNKNOWN, Outsiders
+from perdure.testing.differential.pauses import PAST
 from perdure.testing.differential.performing import Performance, short_queues
+from perdure.testing.differential.sight import Sight
 
 AGENTS: Final = ("ann", "bob")
 QUEUES: Final = ("default", "slow")
 DEPLOYMENTS: Final = (*["v1"] * 9, "v2")
 CLONES: Final = ("a", "b")
 TAGS: Final = ("red", "green", "blue")
-UNKNOWN: Final = 10**15
-"""An id that nobody has."""
-
 IDS_A_SEED: Final = 100_000
 LOOK_EVERY: Final = 20
 """Operations between two looks at everything."""
@@ -52,8 +57,9 @@ async def write(seed: int, length: int) -> tuple[Operation, ...]:
     """The program of this seed, of about this many operations."""
     ground = MemoryGround()
     async with ground.fresh() as store:
+        assert isinstance(store, MemoryStore)
         performance = Performance(ground, store, UNIVERSE)
-        author = Author(seed, performance)
+        author = Author(seed, performance, Sight(store._data))
         with short_queues():
             while len(author.program) < length:
                 await author.go_on()
@@ -64,7 +70,7 @@ async def write(seed: int, length: int) -> tuple[Operation, ...]:
 class Author:
     """Writes one program."""
 
-    def __init__(self, seed: int, reference: Performance) -> None:
+    def __init__(self, seed: int, reference: Performance, sight: Sight) -> None:
         self.random = random.Random(f"a store's program {seed}")
         self.reference = reference
         self.program: list[Operation] = []
@@ -80,11 +86,14 @@ class Author:
         """How often something is committed while somebody could."""
         self.rows: dict[int, Run] = {}
         self.living: set[int] = set()
-        self.batches = batches.Batches(self.random)
+        self.batches = batches.Batches(self.random, sight, new_id=self._new_id)
+        self.outsiders = Outsiders(self.random, sight, self.batches.pauses, by=self._by)
         self._draws: dict[Draw, int] = {
             self.start: 12, self.start_again: 2, self.register: 5, self.claim: 22, self.renew: 1, self.set_idle: 1,
             self.take_over: 6, self.wear_out: 1, self.retire: 1, self.give_back: 3, self.release: 6, self.retry: 6,
             self.advance: 5, self.attend: 2, self.crash: 2, self.watch: 1, self.reserve: 1, self.read: 14,
+            self.outsiders.answer: 10, self.outsiders.send: 6, self.outsiders.revive: 8, self.outsiders.cancel: 5,
+            self.fork: 2,
         }  # fmt: skip
 
     # -- going on --------------------------------------------------------------------------------------------
@@ -116,8 +125,8 @@ class Author:
         worker, batch = self._batch()
         self.sent.append((worker, tuple(batch)))
         for change in batch:
-            if isinstance(change, AppendCheckpoint):
-                self.places[change.run].append((change.super_step, change.seq))
+            if (record := record_of(change)) is not None:
+                self.places[change.run].append((record.super_step, record.seq))
         await self._tell(Call("commit", (worker, tuple(batch)), by=self._by()))
 
     def _batch(self) -> tuple[int, Sequence[Change]]:
@@ -180,11 +189,35 @@ class Author:
             key=choose([*[None] * 5, "x", "y", "z"]),
             digest=(agent.encode() + payload).ljust(16, b"."),
             payload=payload,
-            if_busy=choose([IfBusy.ENQUEUE, IfBusy.ENQUEUE, IfBusy.JOIN, IfBusy.REJECT]),
+            if_busy=choose([*[IfBusy.ENQUEUE] * 3, *[IfBusy.UNLESS_ASKED] * 4, *IfBusy]),
             tenant=choose([None, "acme"]),
             tags=tuple(self.random.sample(TAGS, self.random.choice([0, 0, 1, 2]))),
             blobs=choose([(), (), (blob(b"shared"), blob(payload))]),
+            deadline_us=choose([*[None] * 8, UNIT_S * 1_000_000, 3 * UNIT_S * 1_000_000]),
+            deadline_at=choose([*[None] * 30, PAST]),
+            parent=self._parent() if self.random.random() < 0.25 else None,
+            displaced=b"displaced",
         )
+
+    def _parent(self) -> Parent | None:
+        """A run in somebody's hands, or one that was."""
+        if not self.claims:
+            return None
+        worker, claimed = self.random.choice(self.claims[-6:])
+        row = self.rows.get(claimed.run)
+        fence = claimed.fence + self.random.choice([*[0] * 9, 1])
+        knows = row is not None and row.cancel is not None
+        return Parent(
+            claimed.run, fence, worker, knows if self.random.random() < 0.8 else not knows,
+            self.random.random() < 0.3,
+        )  # fmt: skip
+
+    def fork(self) -> Sequence[Operation]:
+        ask = self._ask()
+        fresh = self.random.random() < 0.8
+        start = msgspec.structs.replace(ask, parent=None, thread_id=f"fork-{ask.thread}" if fresh else ask.thread_id)
+        self.asked.append(start)
+        return self.outsiders.fork(start, self.claims)
 
     # -- working ---------------------------------------------------------------------------------------------
 
@@ -237,6 +270,7 @@ class Author:
 
     def advance(self) -> Sequence[Operation]:
         """Time passes; whoever is due to be taken over is, now and then."""
+        self.outsiders.time_passes()
         units = self.random.choice([1, 1, 2, 10])
         overdue = Call("take_over", ((),), {"recoveries_max": 3})
         return [Advance(units), *([overdue] if self.random.random() < 0.5 else [])]
@@ -295,8 +329,11 @@ class Author:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self) -> Sequence[Operation]:
-        draws = (self._list_runs, self._list_threads, self._log, self._history, self._by_id)
+        draws = (self._list_runs, self._list_threads, self._log, self._history, self._by_id, self._waits, self._waits)
         return [self.random.choice(draws)()]
+
+    def _waits(self) -> Operation:
+        return self.outsiders.read(self._run(), self._worker(), self._limit())
 
     def _list_runs(self) -> Operation:
         choose = self.random.choice
@@ -308,6 +345,7 @@ class Author:
             tags=tuple(self.random.sample(TAGS, choose([0, 0, 0, 1, 2]))),
             limit=self._limit(),
             after=choose([None, None, self._run()]),
+            parent=choose([None, None, None, self._run()]),
         )
         return Call("list_runs", (where,), by=self._by())
 

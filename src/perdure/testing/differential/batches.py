@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,13 +13,17 @@ from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
     Change,
+    CloseWait,
     EndRun,
     HoldRun,
     RecordAttempt,
     RequeueRun,
+    SendMessage,
 )
 from perdure.core.records import Blob, Claimed, HeldReason, RunState
 from perdure.testing.differential.operations import UNIT_S
+from perdure.testing.differential.pauses import Pauses
+from perdure.testing.differential.sight import Sight
 
 KEYS: Final = ("a", "b", "c", "d", "e/1")
 """Of steps; few, so that they collide. `c` and `d` always fail."""
@@ -39,9 +43,13 @@ UNIVERSE: Final = tuple(blob(data) for data in (b"shared", b"1", b"2", *(key.enc
 class Batches:
     """Draws changes."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, sight: Sight, *, new_id: Callable[[], int]) -> None:
         self.random = source
+        self.sight = sight
+        self.pauses = Pauses(source, sight, new_id=new_id, record=self._step, blobs=(blob(b"shared"),))
         self._seq = 0
+        self._opened: set[int] = set()
+        """Runs that have opened waits, perhaps."""
 
     def slice(self, claimed: Claimed, super_step: int) -> list[Change]:
         """What an execution of a run might send, in an order it might send it in. Now and then it goes on after it has
@@ -49,14 +57,16 @@ class Batches:
         changes: list[Change] = []
         careless = self.random.random() < 0.15
         taken: set[tuple[int, str]] = set()
-        for _ in range(self.random.randint(0, 4)):
+        for _ in range(self.random.randint(0, 5)):
             key = self.random.choice(KEYS)
             draw = self.random.random()
-            if draw < 0.15:
+            if draw < 0.12:
                 super_step += 1
                 changes.append(self._boundary(claimed, super_step))
-            elif draw < 0.35:
+            elif draw < 0.25:
                 changes.append(self._attempt(claimed, super_step, key))
+            elif draw < 0.6:
+                changes.append(self._waiting(claimed, super_step))
             elif careless or (super_step, key) not in taken:
                 taken.add((super_step, key))
                 changes.append(self._step(claimed, super_step, key))
@@ -75,9 +85,9 @@ class Batches:
             self._end(claimed, super_step, RunState.COMPLETED),
             self._requeue(claimed),
             self._hold(claimed),
+            *(self._any_pause(claimed, super_step) for _ in range(4)),
         )
-        change = self.random.choice(kinds)
-        return msgspec.structs.replace(change, run=run, fence=fence)
+        return moved(self.random.choice(kinds), run=run, fence=fence)
 
     def mixed(self, parts: Sequence[list[Change]]) -> list[Change]:
         """The runs' changes between each other, each run's own in order."""
@@ -89,7 +99,17 @@ class Batches:
 
     # -- the kinds -------------------------------------------------------------------------------------------
 
+    def _waiting(self, claimed: Claimed, super_step: int) -> Change:
+        self._opened.add(claimed.run)
+        return self.pauses.waiting(claimed, super_step)
+
+    def _any_pause(self, claimed: Claimed, super_step: int) -> Change:
+        self._opened.add(claimed.run)
+        return self.pauses.any_kind(claimed, super_step)
+
     def _ending(self, claimed: Claimed, super_step: int) -> list[Change]:
+        if claimed.run in self._opened and self.random.random() < 0.6:
+            return [self.pauses.park(claimed)]
         draw = self.random.random()
         if draw < 0.15:
             return [self._end(claimed, super_step, RunState.COMPLETED)]
@@ -127,12 +147,20 @@ class Batches:
 
     def _boundary(self, claimed: Claimed, super_step: int) -> BeginSuperStep:
         at = (claimed.run, claimed.fence, claimed.thread, super_step)
-        return BeginSuperStep(*at, payload=b"again", state=self._state(), ended_at=3_000, blobs=(blob(b"shared"),))
+        shared = (blob(b"shared"),)
+        waited = self._waited(claimed)
+        return BeginSuperStep(*at, b"again", state=self._state(), ended_at=3_000, blobs=shared, waited=waited)
 
     def _end(self, claimed: Claimed, super_step: int, outcome: RunState) -> EndRun:
         at = (claimed.run, claimed.fence, claimed.thread, super_step + 1)
         state = self._state() if outcome is RunState.COMPLETED else None
-        return EndRun(*at, outcome=outcome, payload=outcome.value.encode(), state=state, ended_at=4_000)
+        payload, waited = outcome.value.encode(), self._waited(claimed)
+        return EndRun(*at, outcome=outcome, payload=payload, state=state, ended_at=4_000, waited=waited)
+
+    def _waited(self, claimed: Claimed) -> bool:
+        """Whether there may be waits to close; a worker that has opened some says so."""
+        waited = claimed.run in self._opened or self.sight.has_waited(claimed.run)
+        return waited or self.random.random() < 0.3
 
     def _requeue(self, claimed: Claimed) -> RequeueRun:
         delay_us = self.random.choice([0, 0, 1]) * UNIT_S * 1_000_000
@@ -146,3 +174,11 @@ class Batches:
     def _state(self) -> bytes | None:
         self._seq += 1
         return f"state {self._seq}".encode() if self.random.random() < 0.7 else None
+
+
+def moved(change: Change, *, run: int, fence: int) -> Change:
+    """The same change of another run, or under another fence; its record goes along."""
+    if isinstance(change, CloseWait | SendMessage) and change.record is not None:
+        record = msgspec.structs.replace(change.record, run=run, fence=fence)
+        return msgspec.structs.replace(change, run=run, fence=fence, record=record)
+    return msgspec.structs.replace(change, run=run, fence=fence)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, assert_never
 from unittest import mock
 
 from perdure.core import limits
-from perdure.core.changes import NewWorker, RunFilter
+from perdure.core.changes import InterruptFilter, NewWorker, RunFilter
 from perdure.core.records import Blob, Checkpoint
 from perdure.store.protocol import Store
 from perdure.testing.differential.answers import shown
@@ -33,6 +33,9 @@ from perdure.testing.differential.operations import (
 
 THREAD_QUEUE_MAX: Final = 4
 """A thread is full after so many unfinished runs: a program must get there."""
+
+MAILBOX_MAX: Final = 4
+"""And a mailbox after so many messages."""
 
 LOG_PAGE: Final = 3
 """Rows of a log read at a time, where it is read in pages."""
@@ -64,14 +67,14 @@ async def perform(program: Sequence[Operation], ground: Ground, *, universe: Seq
             await performance.close()
 
 
-_shortened: Final = mock.patch.object(limits, "THREAD_QUEUE_MAX", THREAD_QUEUE_MAX)
+_shortened: Final = mock.patch.multiple(limits, THREAD_QUEUE_MAX=THREAD_QUEUE_MAX, MAILBOX_MAX=MAILBOX_MAX)
 _tellers: Final[list[object]] = []
 
 
 @contextlib.contextmanager
 def short_queues() -> Iterator[None]:
-    """Threads that fill up soon, for as long as programs are told. Several are told at once, and the last one to end is
-    not the first one that began."""
+    """Threads and mailboxes that fill up soon, for as long as programs are told. Several are told at once, and the last
+    one to end is not the first one that began."""
     teller = object()
     if not _tellers:
         _shortened.start()
@@ -197,6 +200,10 @@ async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:
         "by name": [await store.get_thread(thread.thread_id) for thread in threads],
         "in pages": [await in_pages(store, run) for run in ids[-1:]],
         "histories": {thread.id: await store.thread_checkpoints(thread.id) for thread in threads},
+        "waits": await store.waits(ids),
+        "questions": await store.interrupts(InterruptFilter(state=None, limit=limits.LIST_ROWS_MAX)),
+        "mail": {thread.id: await store.mailbox(thread.id) for thread in threads},
+        "dead letters": await store.dead_letters(),
         "blobs": {thread.id: await store.blobs(thread.id, digests) for thread in threads},
     }
 

@@ -11,13 +11,32 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.core.records import RunState
-from perdure.testing.differential.acting import Act, Ask, AskThread, Begin, ListRuns, Look, Send, Work
+from perdure.testing.differential.acting import (
+    Act,
+    Ask,
+    AskThread,
+    Begin,
+    Fork,
+    ListQuestions,
+    ListRuns,
+    Look,
+    Mail,
+    Reply,
+    Send,
+    Work,
+)
 
-NUMBERS: Final = ("line", "fan", "count", "count", "count", "large")
+NUMBERS: Final = ("line", "fan", "count", "count", "count", "large", "napping", "reading", "reading")
 """Agents that take a number."""
 
-NAMES: Final = ("shaky", "shaky", "careful", "patient")
+NAMES: Final = ("shaky", "shaky", "careful", "patient", "parenting")
 """Agents that take a name, and how often they fail."""
+
+NAMED: Final = ("fickle", "asking", "asking", "asking", "expiring", "limited")
+"""Agents that take a name."""
+
+ANSWERS: Final = (True, True, False, "yes", 7)
+MESSAGES: Final = (1, 2, "a letter", {"a": "form"})
 
 THREADS: Final = ("t1", "t2", "t3", None)
 
@@ -34,8 +53,11 @@ class Playwright:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(f"an app's program {seed}")
         self._starts = 0
+        self._threads: list[str] = []
+        """Those on which something was started, perhaps."""
         self._draws: dict[Callable[[], Act], int] = {
             self.begin: 10, self.work: 3, self.send: 5, self.ask: 4, self.ask_thread: 3, self.list_runs: 2,
+            self.reply: 8, self.mail: 4, self.fork: 2, self.list_questions: 1,
         }  # fmt: skip
 
     def go_on(self) -> Act:
@@ -47,12 +69,14 @@ class Playwright:
         options: dict[str, Any] = {
             "thread_id": self._thread(agent),
             "key": self.random.choice([None, None, None, "x", "y"]),
-            "if_busy": self.random.choice(["enqueue", "enqueue", "join", "reject"]),
+            "if_busy": self.random.choice([None, "enqueue", "enqueue", "join", "reject", "interrupt", "rollback"]),
+            "deadline": self.random.choice([*[None] * 9, 3600]),
             "priority": self.random.choice([0, 0, 1]),
             "tenant": self.random.choice([None, "acme"]),
             "tags": self.random.sample(["red", "green"], self.random.randint(0, 2)),
         }
         self._starts += 1
+        self._threads += [options["thread_id"]] if options["thread_id"] else []
         return Begin(agent, args, {name: value for name, value in options.items() if value})
 
     def _agent(self) -> tuple[str, tuple[Any, ...]]:
@@ -62,8 +86,10 @@ class Playwright:
         name = f"n{self._starts}"
         if draw < 0.5:
             return self.random.choice(NUMBERS), (self.random.randint(1, 2),)
-        if draw < 0.65:
-            return "fickle", (name,)
+        if draw < 0.75:
+            return self.random.choice(NAMED), (name,)
+        if draw < 0.8:
+            return "writing", (self._somewhere(), self.random.randint(1, 3))
         return self.random.choice(NAMES), (name, self.random.randint(0, 4))
 
     def _thread(self, agent: str) -> str | None:
@@ -77,14 +103,43 @@ class Playwright:
         return Work(self.random.random() < 0.6)
 
     def send(self) -> Act:
-        return Send(self.random.choice(["retry", "retry", "release"]), self._start())
+        return Send(self.random.choice(["retry", "retry", "release", "cancel", "cancel"]), self._start())
+
+    def reply(self) -> Act:
+        question = self.random.choice([*range(6), self._somewhere("asking")])
+        return Reply(question, self.random.choice(ANSWERS), self.random.choice([None, "ann"]))
+
+    def mail(self) -> Act:
+        return Mail(self._somewhere(), self.random.choice(MESSAGES))
+
+    def fork(self) -> Act:
+        self._starts += 1
+        key = self.random.choice([None, None, None, "may", "double"])
+        return Fork(self._somewhere("count"), self.random.choice([None, 1, 1, 2]), key)
+
+    def list_questions(self) -> Act:
+        filters: dict[str, Any] = {
+            "state": self.random.choice([None, "open", "answered", "withdrawn"]),
+            "agent": self.random.choice([None, "asking"]),
+            "assignee": self.random.choice([None, "ann"]),
+            "limit": self.random.choice([2, 100]),
+        }
+        return ListQuestions(filters)
+
+    def _somewhere(self, owner: str = "reading") -> str:
+        """One of an agent's threads that is there, if one is; now and then another one."""
+        there = [name for name in self._threads if name.startswith(owner)] or self._threads
+        if there and self.random.random() < 0.85:
+            return self.random.choice(there)
+        return f"{owner}-{self.random.randint(1, 2)}"
 
     def ask(self) -> Act:
         return Ask(self.random.choice(["info", "result", "history"]), self._start())
 
     def ask_thread(self) -> Act:
-        owner = self.random.choice([*NUMBERS, *NAMES])
-        return AskThread(self.random.choice(["info", "state", "runs", "checkpoints"]), f"{owner}-1")
+        owner = self.random.choice([*NUMBERS, *NAMES, *NAMED])
+        what = self.random.choice(["info", "state", "runs", "checkpoints", "mailbox"])
+        return AskThread(what, self._somewhere(owner))
 
     def list_runs(self) -> Act:
         filters: dict[str, Any] = {

@@ -8,14 +8,17 @@
 
 The app's own agents are executed by the real runtime, on a store in memory; nothing of it touches the app's own store.
 A fault names a step and a moment. `crash_after` ends the worker's process as `kill -9` would, and another one goes on.
-Virtual time passes only when everybody waits, and then at once: a retry in an hour takes no time.
+Virtual time passes only when everybody waits, and then at once: a retry in an hour takes no time, a sleep of a month
+neither. Questions are answered by `stage.answer`, or by nobody until they expire.
 
 `faults.py` has the words, `cast.py` the apps and agents, `rehearsal.py` the world (on `perdure.testing.simulation`) and
-`backstage.py` what it stands on; `alarm.py` wakes workers for what becomes due, `standing.py` says what did not end.
+`backstage.py` what it stands on; `alarm.py` wakes workers for what becomes due, `calls.py` sees what agents wait for,
+`people.py` who answers, `standing.py` says what did not end.
 """
 
 from __future__ import annotations
 
+from perdure.testing.rehearsal.calls import Waited
 from perdure.testing.rehearsal.faults import (
     Fault,
     answer_step,
@@ -33,6 +36,7 @@ __all__ = [
     "Fault",
     "NeverEnded",
     "Rehearsal",
+    "Waited",
     "answer_step",
     "crash_after",
     "crash_before",

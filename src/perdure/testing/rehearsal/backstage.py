@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar, cast
 
-from perdure.errors import UsageError
+from perdure.errors import StoreUnavailable, UsageError
 from perdure.runtime.body_threads import BodyThreads, Job
 from perdure.store.protocol import Store
 from perdure.testing.simulation.inline import InlineExecutor, InlinePools, InlineThreads
@@ -22,10 +22,13 @@ T = TypeVar("T")
 class Crossroads:
     """An app's store while it is on stage: each process that opens it gets its own connection."""
 
-    def __init__(self, app: str, database: Database, leaving: Container[Process]) -> None:
+    def __init__(
+        self, app: str, database: Database, leaving: Container[Process], dies: Callable[[Request], bool]
+    ) -> None:
         self._app = app
         self._database = database
         self._leaving = leaving
+        self._dies = dies
         self.url = "memory://rehearsal"
 
     def clone(self) -> Store:
@@ -40,22 +43,28 @@ class Crossroads:
                 f"app {self._app} is on another stage than the one that it was used on; put both apps on one: "
                 "rehearse(..., apps=[that_app])"
             )
-        return cast(Store, Connection(self._database, loop.owner, self._leaving))
+        return cast(Store, Connection(self._database, loop.owner, self._leaving, self._dies))
 
 
 class Connection(RemoteStore):
-    """A process's connection. A worker that has been replaced gets no more runs through it."""
+    """A process's connection. A worker that has been replaced gets no more runs through it, and what a process was to
+    die before is not done."""
 
-    def __init__(self, database: Database, process: Process, leaving: Container[Process]) -> None:
+    def __init__(
+        self, database: Database, process: Process, leaving: Container[Process], dies: Callable[[Request], bool]
+    ) -> None:
         super().__init__(database, process)
         self._leaving = leaving
+        self._dies = dies
 
     def clone(self) -> Connection:
-        return Connection(self.database, self.process, self._leaving)
+        return Connection(self.database, self.process, self._leaving, self._dies)
 
     async def do(self, request: Request) -> Any:
         if request.verb == "claim" and self.process in self._leaving:
             return []
+        if self._dies(request):
+            raise StoreUnavailable("this process is gone")
         return await super().do(request)
 
 

@@ -3,6 +3,9 @@
 A step is named by its name ("search": every call of it) or by its key ("2/search#3": one call). Executions are counted
 over the whole rehearsal, from 1; a fault strikes at number `nth`, and at the `times - 1` after it. Each rehearsal
 counts anew, so that one fault can be used in many.
+
+A crash can also be aimed at a wait or another verb, by its name: "sleep", "receive", "send", a question's name,
+"start:parcel". Such a call begins with the first thing that is written for it, and then waits until its record.
 """
 
 from __future__ import annotations
@@ -57,13 +60,13 @@ class Fault:
 
 
 def crash_before(step: str, *, nth: int = 1, times: int = 1) -> Fault:
-    """The worker's process ends as the step's body is about to begin."""
+    """The worker's process ends as the step's body, or the wait, is about to begin."""
     return _fault(step, Moment.BEFORE, nth, times, crashes=True)
 
 
 def crash_in(step: str, *, nth: int = 1, times: int = 1) -> Fault:
     """The worker's process ends when the body has done its work, and nothing of it is recorded: what every durable
-    system does again."""
+    system does again. Of a wait: when it has begun."""
     return _fault(step, Moment.IN, nth, times, crashes=True)
 
 
@@ -102,6 +105,11 @@ def _fault(step: str, moment: Moment, nth: int, times: int, **what: Any) -> Faul
     return Fault(step, moment, nth, times, **what)
 
 
+def striking(faults: Iterable[Fault], moment: Moment, name: str, key: str) -> list[Fault]:
+    """The faults that strike now; every one of them counts, also while another one strikes."""
+    return [fault for fault in faults if fault.strikes(moment, name, key)]
+
+
 def checked(faults: Sequence[object]) -> tuple[Fault, ...]:
     """These faults, if they all are some."""
     for fault in faults:
@@ -116,21 +124,26 @@ def checked(faults: Sequence[object]) -> tuple[Fault, ...]:
     return tuple(fault for fault in faults if isinstance(fault, Fault))
 
 
-def idle(faults: Iterable[Fault], executed: Collection[tuple[str, str]]) -> str:
-    """What to say of the faults that never struck, after the execution of these steps (name and key); nothing if all
-    have."""
+def idle(
+    faults: Iterable[Fault], executed: Collection[tuple[str, str]], verbs: Collection[tuple[str, str]] = ()
+) -> str:
+    """What to say of the faults that never struck, after the execution of these steps (name and key), and the calls of
+    these verbs; nothing if all have."""
     names = sorted({name for name, _ in executed})
-    known = {word: None for name, key in executed for word in (name, key, key.removeprefix("="))}
-    words = [_idle(fault, list(known)) for fault in faults if not fault.struck]
+    known = {word: None for name, key in (*executed, *verbs) for word in (name, key, key.removeprefix("="))}
+    bodiless = {word for call in verbs for word in call}.difference(word for call in executed for word in call)
+    words = [_idle(fault, list(known), bodiless=fault.step in bodiless) for fault in faults if not fault.struck]
     if not words:
         return ""
     return f"these never happened: {', '.join(words)}; steps that were executed: {', '.join(names) or 'none'}"
 
 
-def _idle(fault: Fault, known: list[str]) -> str:
+def _idle(fault: Fault, known: list[str], *, bodiless: bool) -> str:
     said = f"{fault.moment.value} {fault.step!r}"
     if fault.seen:
         return f"{said} at number {fault.nth} (it came to {fault.seen})"
+    if bodiless:
+        return f"{said} (it is no step: only crash it; stage.answer, stage.send and stage.advance say what it gets)"
     near = [] if fault.step in known else get_close_matches(fault.step, known, n=1)
     return f"{said} (did you mean {near[0]!r}?)" if near else said
 

@@ -9,16 +9,16 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
 from perdure.app import App
 from perdure.client.handles import Handle
-from perdure.core.changes import AppendCheckpoint
+from perdure.client.inbox import InterruptInfo
 from perdure.core.durations import seconds
 from perdure.core.keys import meant
-from perdure.core.limits import RECOVERIES_MAX
-from perdure.core.records import run_id, worker_id
+from perdure.core.limits import LIST_ROWS_MAX, RECOVERIES_MAX
+from perdure.core.records import RunState, run_id, worker_id
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.frames import StepFrame
@@ -30,8 +30,10 @@ from perdure.store.protocol import Store
 from perdure.testing.answers import answered
 from perdure.testing.rehearsal.alarm import Alarm
 from perdure.testing.rehearsal.backstage import Crossroads, Nobody, StagePools
+from perdure.testing.rehearsal.calls import Calls, Waited, moment
 from perdure.testing.rehearsal.cast import Cast, check_apps, check_deployment, own_agents
-from perdure.testing.rehearsal.faults import Fault, Moment, checked, idle
+from perdure.testing.rehearsal.faults import Fault, Moment, checked, idle, striking
+from perdure.testing.rehearsal.people import People, Promise, check_question
 from perdure.testing.rehearsal.standing import Circle, NeverEnded, Standing, lasting
 from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.world import Process, Stuck, World
@@ -44,7 +46,7 @@ POLL_S: Final = 30 * 86_400.0
 """Hints are never lost here, and the alarm tells of what becomes due by itself: nobody need look."""
 SPAWN_S: Final = 0.1
 """After how long a new worker takes the place of one that died."""
-WITHIN: Final = "30d"
+WITHIN: Final = "100d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ class Rehearsal:
     apps: tuple[App, ...] = ()
     executions: list[Execution] = field(default_factory=list)
     """Every body that began, in order."""
+    waits: list[Waited] = field(default_factory=list)
+    """Every wait that began, in order."""
     crashes: int = 0
     """Worker processes that died."""
-    _names: dict[tuple[int, int, str], str] = field(default_factory=dict, repr=False)
-    """By run, super-step and key, the name of the step: a key need not show it."""
     _leaving: set[Process] = field(default_factory=set, repr=False)
     """Workers that have been replaced."""
     _passing: bool = field(default=False, repr=False)
@@ -114,6 +116,10 @@ class Rehearsal:
             return await handle.result()
 
         return self.play(scene, within=within)
+
+    def start(self, agent: Agent[..., Any] | str, /, *args: Any, **options: Any) -> Handle[Any]:
+        """Start a run, and do not wait for it: `play(handle.result)` does. Takes what `app.start` takes."""
+        return self.play(functools.partial(self.app.start, agent, *args, **options))
 
     def play(self, scene: Callable[[], Coroutine[Any, Any, T]], *, within: float | str | timedelta = WITHIN) -> T:
         """Call this async function as a client of the app would, in virtual time, and return what it returns:
@@ -145,7 +151,28 @@ class Rehearsal:
     @property
     def now(self) -> datetime:
         """The virtual time."""
-        return datetime.fromtimestamp(self._world.wall_us() / 1e6, UTC)
+        return moment(self._world.wall_us())
+
+    # -- what people do --------------------------------------------------------------------------------------
+
+    def answer(self, question: str, answer: Any, *, by: str | None = None, after: float | str | timedelta = 0) -> None:
+        """Answer a question: the one of this id (`i7`), or all of this name (or key) that are open now, and whatever is
+        asked by this name from now on. `answer`: a value, or a function of the `InterruptInfo`, `async` or not. `by`:
+        who answers. `after`: how long that takes; who comes too late changes nothing. What nobody answers expires, or
+        waits for ever."""
+        self._check_time_can_pass("answer")
+        given = self._people.promise(Promise(check_question(question), answer, by, seconds(after)))
+        if not seconds(after):
+            self._pass(lambda: all(task.done() for task in given), seconds(WITHIN))
+
+    def send(self, thread_id: str, message: Any) -> str:
+        """Put a message into a thread's mailbox, as `app.send` does; returns its id."""
+        return self.play(functools.partial(self.app.send, thread_id, message))
+
+    def cancel(self, run: Handle[Any] | str, reason: str | None = None) -> RunState:
+        """Cancel a run, by its handle or its id, as `handle.cancel` does."""
+        name = run.run_id if isinstance(run, Handle) else run
+        return self.play(functools.partial(self.app.cancel, name, reason=reason))
 
     # -- what happens to it ----------------------------------------------------------------------------------
 
@@ -179,6 +206,11 @@ class Rehearsal:
         """The keys of all bodies that began, in order, as they began."""
         return [each.key for each in self.executions]
 
+    def questions(self, state: str | None = None) -> list[InterruptInfo]:
+        """The questions that agents have asked, in order, with their answers; only those in this state, if one is
+        given: `open`, `answered`, `expired`, `withdrawn`."""
+        return self.play(functools.partial(self.app.interrupts, state=state, limit=LIST_ROWS_MAX))
+
     # -- inside ----------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -187,6 +219,8 @@ class Rehearsal:
         self._world = World(self.seed)
         self._root = MemoryStore(now_us=self._world.wall_us)
         self._database = Database(self._world, self._root, witness=cast(Any, self))
+        self._people = People(self.app, self._world, self._root._data, self._act)
+        self._calls = Calls(self.faults, self.waits, self._world, self._people.asked)
         self._alarm = Alarm(self._database.loop, self._root._data)
         opening = self._database.loop.create_task(self._root.open())
         self._world.run(opening.done, deadline_s=1.0)
@@ -201,7 +235,7 @@ class Rehearsal:
                 self._world.close()
 
     def _store_of(self, app: App) -> Store:
-        return cast(Store, Crossroads(app.name, self._database, self._leaving))
+        return cast(Store, Crossroads(app.name, self._database, self._leaving, self._dies_before))
 
     def _check_set(self, verb: str) -> None:
         if self._over:
@@ -221,6 +255,7 @@ class Rehearsal:
 
         def over() -> bool:
             circle.look()
+            self._people.raise_failure()
             return until()
 
         self._passing = True
@@ -286,15 +321,15 @@ class Rehearsal:
     ) -> Any:
         super_step, name = at.super_step, step.settings.name
         run, number, worker = super_step.claimed.run, super_step.number, worker_id(super_step.host.worker)
-        self._names[run, number, at.key] = name
+        self._calls.names[run, number, at.key] = name
         self.executions.append(Execution(name, at.key, run_id(run), number, at.attempt, worker, self.now))
-        for fault in self._striking(Moment.BEFORE, name, at.key):
+        for fault in striking(self.faults, Moment.BEFORE, name, at.key):
             await asyncio.sleep(fault.delay_s)
             if fault.crashes:
                 await self._die(process)
-        instead = self._striking(Moment.INSTEAD, name, at.key)
+        instead = striking(self.faults, Moment.INSTEAD, name, at.key)
         value = await self._answer(instead[0], body) if instead else await body()
-        if any(fault.crashes for fault in self._striking(Moment.IN, name, at.key)):
+        if any(fault.crashes for fault in striking(self.faults, Moment.IN, name, at.key)):
             await self._die(process)
         return value
 
@@ -303,20 +338,18 @@ class Rehearsal:
         args, kwargs = body.args[-2:]
         return await answered(fault.answer, args, kwargs)
 
-    def _striking(self, moment: Moment, name: str, key: str) -> list[Fault]:
-        """Every fault counts, also while another one strikes."""
-        return [fault for fault in self.faults if fault.strikes(moment, name, key)]
-
     async def saw(self, request: Request, answer: Any) -> None:
         """The database has done this (`Witness`)."""
         self._alarm.set()
-        if request.verb != "commit" or isinstance(answer, Exception) or not answer.alive:
-            return
-        for change in request.args[1]:
-            if isinstance(change, AppendCheckpoint) and change.run not in answer.lost | answer.refused.keys():
-                name = self._names.get((change.run, change.super_step, change.key), "")
-                if self._striking(Moment.AFTER, name, change.key):
-                    self._crash(request.caller.process)
+        if self._calls.written(request, answer):
+            self._crash(request.caller.process)
+
+    def _dies_before(self, request: Request) -> bool:
+        """A process asks the database for this: whether it dies before that is done."""
+        dies = self._calls.coming(request)
+        if dies:
+            self._crash(request.caller.process)
+        return dies
 
     async def _die(self, process: Process) -> None:
         self._crash(process)
@@ -338,8 +371,11 @@ class Rehearsal:
             self._hire()
 
     def _check_faults(self) -> None:
-        """A fault that never struck proves nothing: its step is misspelt, or was never reached."""
-        if words := idle(self.faults, [(each.step, each.key) for each in self.executions]):
+        """A fault that never struck proves nothing, nor does an answer that nobody asked for: the name is misspelt, or
+        was never reached."""
+        self._people.raise_failure()
+        executed = [(each.step, each.key) for each in self.executions]
+        if words := idle(self.faults, executed, self._calls.verbs()) or self._people.unasked():
             raise AssertionError(words)
 
     def _standing(self) -> Standing:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
-from perdure.core.records import Run, RunState, run_id
+from perdure.core.records import Run, RunState, Wait, WaitKind, interrupt_id, run_id
 from perdure.store.memory.tables import Tables
 from perdure.testing.simulation.wire import Database
 from perdure.testing.simulation.world import World
@@ -78,6 +78,8 @@ class Standing:
                 return f"{row.reason} ({row.detail}); mend the cause, then `await app.release({run_id(row.id)!r})`"
             case RunState.QUEUED:
                 return self._waits_for(row)
+            case RunState.WAITING:
+                return self._parked(row)
             case _:
                 return self._executes(row)
 
@@ -99,6 +101,32 @@ class Standing:
         if wait_s > 0:
             return f"it is due in {lasting(wait_s)}; give a longer within=, or stage.advance(...)"
         return "it is about to be claimed"
+
+    def _parked(self, row: Run) -> str:
+        waits = sorted(self.tables.waits[row.id].values(), key=lambda wait: wait.key)
+        return "it waits for " + " and for ".join(map(self._of_wait, waits))
+
+    def _of_wait(self, wait: Wait) -> str:
+        """What a run waits for, and how a test gives it."""
+        left_s = None if wait.due_at is None else (wait.due_at - self.tables.now_us()) / 1e6
+        until = "" if left_s is None else f", for {lasting(left_s)} more"
+        target = wait.target or 0
+        match wait.kind:
+            case WaitKind.TIMER:
+                return f"a time in {lasting(left_s or 0)}; give a longer within=, or stage.advance(...)"
+            case WaitKind.ANSWER:
+                name = self.tables.interrupts[target].name
+                return f"an answer to {name!r} ({interrupt_id(target)}){until}; stage.answer({name!r}, ...)"
+            case WaitKind.MESSAGE:
+                wanted = f" of type {' or '.join(wait.labels)}" if wait.labels else ""
+                thread_id = self.tables.runs[wait.run].thread_id
+                return f"a message{wanted}{until}; stage.send({thread_id!r}, ...)"
+            case WaitKind.RUN:
+                return f"the end of {run_id(target)}"
+            case WaitKind.ROOM:
+                return f"room in the mailbox of thread {self.tables.threads[target].thread_id!r}"
+            case _:
+                assert_never(wait.kind)
 
     def _executes(self, row: Run) -> str:
         last = next((each for each in reversed(self.executions) if each.run_id == run_id(row.id)), None)

@@ -11,8 +11,9 @@ from perdure.core.changes import BeginSuperStep, EndRun
 from perdure.core.failures import decode_error, run_error
 from perdure.core.records import Checkpoint, ErrorInfo, Kind
 from perdure.runtime.payloads import load_payload, load_state
-from perdure.testing.replaying.execution import ReplayExecution, Shelf
+from perdure.testing.replaying.execution import ReplayExecution
 from perdure.testing.replaying.history import Recorded
+from perdure.testing.replaying.hosting import Shelf
 from perdure.testing.replaying.report import Difference, Finding
 from perdure.testing.replaying.values import places, shown
 

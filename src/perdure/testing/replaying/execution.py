@@ -1,8 +1,12 @@
 """Where a recorded super-step is played again: the runtime's own code, on a worker that has no store and no lease.
 
-A step on record takes the runtime's way: key, digest, journal, decoded record. A step that is not on record gets the
-answer a test has for it, else its task waits; when nothing else moves, the super-step is closed there. A divergence
-is noted and the record returned all the same, so one replay finds all of them.
+A step on record takes the runtime's way: key, digest, journal, decoded record. So does a wait, a message that was sent,
+a child that was started. What is not on record gets the answer a test has for it, else its task waits; when nothing
+else moves, the super-step is closed there. A divergence is noted and the record returned all the same, so one replay
+finds all of them.
+
+A run that was cancelled, or was past its deadline, is interrupted where its recorded steps end, as it would be by a
+worker that takes it over in the middle of its cleaning up.
 """
 
 from __future__ import annotations
@@ -10,33 +14,33 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import random
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from perdure.clock import SYSTEM_CLOCK, Clock
-from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, bytes_of
+import msgspec
+
+from perdure.core.answers import canonical_bytes, payload_digest
+from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun
+from perdure.core.codec import codec_for
 from perdure.core.digests import digest64
-from perdure.core.endings import Again, Ending, HandedBack
-from perdure.core.journal import Journal
+from perdure.core.endings import Again, Ending, HandedBack, Raised, Returned
+from perdure.core.failures import cancellation, decode_error, encode_error, error_info
+from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, meant
-from perdure.core.limits import SUPER_STEPS_AHEAD_MAX
-from perdure.core.records import Blob, Checkpoint, Claimed
+from perdure.core.labels import label_of, message_bytes
+from perdure.core.records import Checkpoint, Claimed, ErrorInfo, Interrupt, Kind
 from perdure.core.retry import Retry
 from perdure.runtime.agent import Agent
-from perdure.runtime.callables import Pools
-from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.execution import Execution
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
-from perdure.runtime.group import Batch, GroupCommit
+from perdure.runtime.group import Batch
+from perdure.runtime.interruption import Cancelled, Interruption
 from perdure.runtime.step import Durability, Step
 from perdure.runtime.superstep import SuperStep
-from perdure.runtime.surroundings import AroundBody
-from perdure.runtime.trust import Trust
-from perdure.store.protocol import Store
 from perdure.testing.answers import answered
+from perdure.testing.replaying.hosting import ReplayHost
 from perdure.testing.replaying.report import Finding
 
 if TYPE_CHECKING:
@@ -44,12 +48,15 @@ if TYPE_CHECKING:
     from perdure.client.connection import Client
 
 Answers = Mapping[str, Any]
-"""By step key or step name, what a step that is not on record returns: a value, a function of its arguments, or an
-exception that it raises."""
+"""By the key or name of a step or a verb, what it returns where it is not on record: a value, a function of its
+arguments, or an exception that it raises."""
 
 QUIET_S: Final = 0.05
 """So long (of virtual time) nothing may move before a super-step that waits for a step is closed. What is on record
 takes no time."""
+
+VERBS: Final = frozenset({"sleep", "sleep_until", "send", "receive", "start", "result", "cancel"})
+"""The names of verbs that are no questions."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -57,11 +64,13 @@ _short.maxstring = _short.maxother = 80
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """A step on record, called with other arguments."""
+    """A step on record that is called with other arguments, or a verb; or a question that was asked otherwise."""
 
-    record: Checkpoint
-    name: str
+    key: str
+    recorded: str
     call: str
+    step: str = ""
+    """The step's name, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,81 +84,6 @@ class Fresh:
     """What it is, if it is no step."""
     digest: int = 0
     """Of its arguments; 0 where they do not matter."""
-
-
-class Shelf:
-    """A history's blobs: all of a store that replaying needs."""
-
-    url = "history"
-
-    def __init__(self, blobs: Iterable[Blob]) -> None:
-        self._blobs = {blob.digest: blob.data for blob in blobs}
-
-    @property
-    def as_store(self) -> Store:
-        """For code that asks a store for blobs, and for nothing else."""
-        return cast(Store, self)
-
-    def add(self, blobs: Iterable[Blob]) -> None:
-        """Have these too."""
-        self._blobs |= {blob.digest: blob.data for blob in blobs}
-
-    async def blobs(self, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of them that there are."""
-        return {digest: self._blobs[digest] for digest in digests if digest in self._blobs}
-
-
-class Unwritten(GroupCommit[Change, CommitOutcome]):
-    """A group commit that takes everything and writes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(self._nowhere, size=bytes_of)
-
-    def submit(self, item: Change) -> Batch[Change, CommitOutcome]:
-        done: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
-        done.set_result(CommitOutcome())
-        return Batch(done)
-
-    async def _nowhere(self, changes: list[Change]) -> CommitOutcome:
-        return CommitOutcome()
-
-
-class RecordedClock:
-    """The time of the record, for whoever asks for it now."""
-
-    def __init__(self, at_us: int) -> None:
-        self._at_us = at_us
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall_us(self) -> int:
-        return self._at_us
-
-
-@dataclass
-class ReplayHost:
-    """What a worker lends to its runs, here: the `Host` of a super-step that is played again."""
-
-    deployment: str
-    clock: Clock
-    store: Store
-    deadlines: Deadlines
-    worker: int = 0
-    durability: Durability = "async"
-    draining: bool = False
-    committer: GroupCommit[Change, CommitOutcome] = field(default_factory=Unwritten)
-    trust: Trust = field(default_factory=lambda: Trust(SYSTEM_CLOCK, float("inf")))
-    pools: Pools = field(default_factory=Pools)
-    random: random.Random = field(default_factory=lambda: random.Random(0))
-    around_body: AroundBody | None = None
-    ahead_max: int = SUPER_STEPS_AHEAD_MAX
-
-
-def host_for(deployment: str | None, at_us: int, shelf: Shelf) -> ReplayHost:
-    """The host for one super-step that was recorded then; made on the loop that plays it."""
-    clock = RecordedClock(at_us)
-    return ReplayHost(deployment or "", clock, shelf.as_store, Deadlines(clock))
 
 
 class WatchedJournal(Journal):
@@ -169,11 +103,16 @@ class WatchedJournal(Journal):
 class ReplaySuperStep(SuperStep):
     """A super-step that is played again."""
 
-    def __init__(self, host: ReplayHost, claimed: Claimed, *, durability: Durability | None, answers: Answers) -> None:
-        super().__init__(host, claimed, number=claimed.super_step, durability=durability)
+    def __init__(
+        self, host: ReplayHost, claimed: Claimed, *, durability: Durability | None, answers: Answers,
+        questions: Iterable[Interrupt],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            host, claimed, number=claimed.super_step, durability=durability, claimed_s=host.clock.monotonic()
+        )
         self.journal = self.watched = WatchedJournal(claimed.records)
         self.diverged: list[Diverged] = []
-        self.fresh: dict[str, Fresh] = {}
+        self.unrecorded: dict[str, Fresh] = {}
         self.stopped = False
         """It was closed where it waits for something that is not on record."""
         self.stuck = ""
@@ -184,15 +123,51 @@ class ReplaySuperStep(SuperStep):
         """What was called."""
         self.moves = 0
         """Grows with every call of a step."""
-        self._name = ""
+        self._step = ""
+        self._asked: Fresh | None = None
         self._answers = answers
+        self._questions = {each.key: each for each in questions if each.super_step == claimed.super_step}
         self._looking: asyncio.TimerHandle | None = None
 
     async def call(self, step: Step[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.moves += 1
         self.names.add(step.settings.name)
-        self._name = step.settings.name  # up to the look at its record, nobody else is called
+        self._step = step.settings.name  # up to the look at its record, nobody else is called
         return await super().call(self._stand_in(step), scope, args, kwargs)
+
+    async def enter(self) -> None:
+        self.moves += 1
+        self._step = ""  # it is a verb
+        await super().enter()
+
+    def recorded(self, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Checkpoint | None:
+        """A record that does not match is noted, and returned. A verb that is not on record may have an answer; else it
+        is waited for (`fresh`)."""
+        record = self.journal.find(key)
+        if record is not None:
+            if not matches(record, digest):
+                self._diverge(key, recorded_digest(record), args, kwargs)
+            return record
+        name = verb_name(key)
+        if self._step or (name == "timeout" and digest == 0):  # a limit is entered, and comes to nothing in no time
+            return None
+        self.names.add(name)
+        question = self._questions.get(key)
+        if question is not None and args and question.digest != payload_digest(codec_for(Any).encode(args[0])):
+            self._diverge(key, "another payload, not answered", args, kwargs)
+        asked = Fresh(key, call_text(args, kwargs), answered=False, digest=digest)
+        payload, failed = _recordable(self._answers, key, name, args, kwargs)
+        if payload is None:
+            self._asked = asked
+            return None
+        self.unrecorded[key] = replace(asked, answered=True)
+        return self._as_record(key, digest, payload, failed=failed)
+
+    async def fresh(self) -> None:
+        asked, self._asked = self._asked, None
+        await super().fresh()
+        if asked is not None:
+            await self.wait_for(asked)
 
     def record_value(
         self,
@@ -210,7 +185,7 @@ class ReplaySuperStep(SuperStep):
     def append(
         self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
     ) -> Batch[Change, CommitOutcome]:
-        self.fresh.setdefault(key, Fresh(key, "made now", answered=True))
+        self.unrecorded.setdefault(key, Fresh(key, "made now", answered=True))
         return super().append(key, digest, attempt, payload, failed=failed, started_at=started_at)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
@@ -219,7 +194,7 @@ class ReplaySuperStep(SuperStep):
 
     async def wait_for(self, fresh: Fresh) -> Any:
         """Wait for what never comes: it is not on record, and nobody has an answer."""
-        self.fresh[fresh.key] = fresh
+        self.unrecorded[fresh.key] = fresh
         loop = asyncio.get_running_loop()
         if self._looking is None:
             self._looking = loop.call_later(QUIET_S, self._look, self.moves)
@@ -244,8 +219,15 @@ class ReplaySuperStep(SuperStep):
             self.stopped = True
             self.close(HandedBack())
 
-    def _diverge(self, record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.diverged.append(Diverged(record, self._name, call_text(args, kwargs)))
+    def _diverge(self, key: str, recorded: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.diverged.append(Diverged(key, recorded, call_text(args, kwargs), self._step))
+
+    def _as_record(self, key: str, digest: int, payload: bytes, *, failed: bool) -> Checkpoint:
+        """The record that an answer stands for."""
+        run, at = self.claimed, self.host.clock.wall_us()
+        return Checkpoint(
+            run.run, self.number, key, Kind.STEP, 0, run.fence, 0, 1, digest, failed, payload, None, at, at
+        )
 
     def _stand_in(self, step: Step[..., Any]) -> Step[..., Any]:
         """The same step with another body: one that looks for an answer."""
@@ -268,18 +250,25 @@ class ReplaySuperStep(SuperStep):
         known = meant(self._answers, key=fresh.key, name=name)
         if known is None:
             return await self.wait_for(fresh)
-        self.fresh[fresh.key] = replace(fresh, answered=True)
+        self.unrecorded[fresh.key] = replace(fresh, answered=True)
         return await answered(self._answers[known], args, kwargs)
 
 
 class ReplayExecution(Execution):
     """One super-step of a recorded run, executed by today's agent."""
 
-    def __init__(self, host: ReplayHost, claimed: Claimed, agent: Agent[..., Any], *, answers: Answers) -> None:
+    def __init__(
+        self, host: ReplayHost, claimed: Claimed, agent: Agent[..., Any], *, answers: Answers,
+        questions: Iterable[Interrupt] = (), interruption: Interruption | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(host, claimed, agent)
+        self.interruption = interruption
         self.loading = "beginning"
         """What it loads at the moment: `arguments`, `state`."""
-        self.step = ReplaySuperStep(host, claimed, durability=agent.settings.durability, answers=answers)
+        self.step = ReplaySuperStep(
+            host, claimed, durability=agent.settings.durability, answers=answers, questions=questions
+        )
+        host.bell.on_cancelled = self.interrupt
 
     async def play(self) -> Ending:
         """Play it; returns how it ended."""
@@ -297,12 +286,56 @@ class ReplayExecution(Execution):
         self.loading = "state"
         return await super()._load()
 
+    def _begun(self, step: SuperStep) -> bool:
+        return self.claimed.attempt > 0
+
+    def interrupted(self, ending: Returned | Raised) -> ErrorInfo | None:
+        """What a run is recorded to have ended with that was cancelled; None where it was not."""
+        if not isinstance(self.interruption, Cancelled):
+            return None
+        error = ending.error if isinstance(ending, Raised) else None
+        after = None if isinstance(error, asyncio.CancelledError) else error
+        return decode_error(cancellation(self.interruption.reason, after))
+
     def written(self, value: Any) -> BeginSuperStep | EndRun:
         """The change that a returned value would be."""
         return self._again(value) if isinstance(value, Again) else self._complete(value)
 
     def _new_super_step(self) -> SuperStep:
         return self.step
+
+
+def recorded_digest(record: Checkpoint) -> str:
+    """The arguments on record, for people: of them, there is nothing else."""
+    return f"arguments of digest {record.digest & (1 << 64) - 1:016x}"
+
+
+def verb_name(key: str) -> str:
+    """The name of a verb's call in its key, such as `sleep`, `approve` or `start:quote`."""
+    return key.rpartition("/")[2].partition("#")[0]
+
+
+def _recordable(
+    answers: Answers, key: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bytes | None, bool]:
+    """What a test's answer to a verb is as a record: the payload, None if there is no answer, and whether it failed.
+    A child whose result has an answer needs none to its start."""
+    verb, _, agent = name.partition(":")
+    known = meant(answers, key=key, name=name)
+    if known is None and verb == "start" and f"result:{agent}" in answers:
+        return message_bytes([0, f"a child of agent {agent}"]), False
+    if known is None:
+        return None, False
+    value = answers[known]
+    if isinstance(value, type) and issubclass(value, BaseException):
+        value = value()
+    elif callable(value):
+        value = value(*args, **kwargs)
+    if isinstance(value, BaseException):
+        return encode_error(error_info(value)), True
+    if verb == "receive":
+        return msgspec.msgpack.encode((label_of(value), msgspec.Raw(message_bytes(value)))), False
+    return (message_bytes if verb in VERBS else canonical_bytes)(value), False
 
 
 def call_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

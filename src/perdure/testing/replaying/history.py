@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from perdure.client.requests import no_run, run_number
+from perdure.core.changes import InterruptFilter
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Attempt, Blob, Checkpoint, Kind, Run, RunState, run_id
+from perdure.core.records import Attempt, Blob, Checkpoint, Interrupt, Kind, Run, run_id
 from perdure.core.snapshot import missing, spilled
+from perdure.core.states import TERMINAL
 from perdure.errors import StoreError, UsageError
 from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
@@ -63,6 +65,8 @@ class History(msgspec.Struct, frozen=True):
     """What spilled payloads and states refer to."""
     format: str = FORMAT
     version: int = VERSION
+    questions: tuple[Interrupt, ...] = ()
+    """Those that it has asked and whose answers are not on record."""
 
     @property
     def run_id(self) -> str:
@@ -79,19 +83,24 @@ class History(msgspec.Struct, frozen=True):
             if row.kind is Kind.STEP and row.super_step in steps:
                 steps[row.super_step].append(row)
         return tuple(
-            Recorded(
-                number, begun[number], self.before if number == 1 else begun[number].state, tuple(steps[number]),
-                ended.get(number + 1),
-            )
+            Recorded(number, begun[number], self._state_at(begun[number]), tuple(steps[number]), ended.get(number + 1))
             for number in sorted(begun)
-        )  # fmt: skip
+        )
+
+    def _state_at(self, boundary: Checkpoint) -> bytes | None:
+        """The root of the state there: the boundary's own, but the thread's at the beginning of a run on it. (A fork
+        begins with a state of its own.)"""
+        if boundary.super_step > 1 or boundary.state is not None:
+            return boundary.state
+        return self.before
 
     def check(self) -> None:
         """Raise `IncompleteHistory` unless every super-step, and the end of a run that has ended, is there."""
         begun = [row.super_step for row in self.log if row.kind is Kind.BOUNDARY]
         last = max((row.super_step for row in self.log), default=0)
-        ends = self.run.state in (RunState.COMPLETED, RunState.FAILED)
-        wanted = range(1, max(last + (0 if self._ended else 1), 2))
+        ends = self.run.state in TERMINAL
+        first = min((row.super_step for row in self.log if row.kind is Kind.BOUNDARY and row.worker == 0), default=1)
+        wanted = range(first, max(last + (0 if self._ended else 1), first + 1))  # a fork does not begin at 1
         lacking = [f"the beginning of super-step {number}" for number in wanted if number not in begun]
         if ends and not self._ended:
             lacking.append("its end")
@@ -160,9 +169,22 @@ async def read_history(store: Store, run: Run) -> History:
     log = tuple([row async for row in whole_log(store, run.id)])
     attempts = tuple(await store.attempts(run.id))
     before = await _state_before(store, run)
-    payloads = [*(row.payload for row in log), *(row.error for row in attempts if row.error)]
+    questions = await _questions(store, run, log)
+    payloads = [row.payload for row in log] + [row.payload for row in questions]
+    payloads += [row.error for row in attempts if row.error]
     roots = [root for root in (before, *(row.state for row in log)) if root is not None]
-    return History(run, before, log, attempts, await _blobs(store, run.thread, payloads, roots))
+    return History(run, before, log, attempts, await _blobs(store, run.thread, payloads, roots), questions=questions)
+
+
+async def _questions(store: Store, run: Run, log: Iterable[Checkpoint]) -> tuple[Interrupt, ...]:
+    """The questions of the run that are not on record as answered."""
+    known = {(row.super_step, row.key) for row in log}
+    found: list[Interrupt] = []
+    after: int | None = None
+    while page := await store.interrupts(InterruptFilter(state=None, run=run.id, limit=LIST_ROWS_MAX, after=after)):
+        found += [each for each in page if (each.super_step, each.key) not in known]
+        after = page[-1].id
+    return tuple(found)
 
 
 async def _state_before(store: Store, run: Run) -> bytes | None:

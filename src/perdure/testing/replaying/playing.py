@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from perdure.core.durations import seconds
-from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned
-from perdure.core.failures import run_error
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned
+from perdure.core.failures import decode_error, run_error
 from perdure.core.keys import meant
+from perdure.core.paths import type_name
 from perdure.core.records import Checkpoint, Claimed
-from perdure.errors import UsageError
+from perdure.errors import DeadlineExceeded, UsageError
 from perdure.runtime.agent import Agent
+from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.testing.replaying import loading
 from perdure.testing.replaying.comparing import Comparison
 from perdure.testing.replaying.execution import (
@@ -23,11 +25,10 @@ from perdure.testing.replaying.execution import (
     Fresh,
     ReplayExecution,
     ReplaySuperStep,
-    Shelf,
-    host_for,
     keep_inside,
 )
 from perdure.testing.replaying.history import History, Recorded
+from perdure.testing.replaying.hosting import Shelf, host_for
 from perdure.testing.replaying.report import Difference, Finding, Replayed
 from perdure.testing.replaying.timeless import LIMIT, play_out, waiting_at
 
@@ -57,7 +58,7 @@ async def replay(
     if limit_s == 0:
         raise UsageError("a replay needs a timeout of more than 0 seconds")
     history, answers = _checked(app, history, answers)
-    player = Player(app.find_agent(history.run.agent), history, answers, limit_s=limit_s)
+    player = Player(app, history, answers, limit_s=limit_s)
     keep_inside(app)
     await play_out(player, player.play(), limit_s=limit_s)
     player.check_answers()
@@ -86,8 +87,9 @@ def _checked(app: object, history: object, answers: object) -> tuple[History, An
 class Player:
     """Plays a history's super-steps, one after another."""
 
-    def __init__(self, agent: Agent[..., Any], history: History, answers: Answers, *, limit_s: float) -> None:
-        self.agent = agent
+    def __init__(self, app: App, history: History, answers: Answers, *, limit_s: float) -> None:
+        self.agent: Agent[..., Any] = app.find_agent(history.run.agent)
+        self._agents = app.agents
         self.differences: list[Difference] = []
         self.taken = 0
         """Recorded steps that the code asked for."""
@@ -126,8 +128,11 @@ class Player:
     async def _play(self, recorded: Recorded) -> list[Difference]:
         history = self._history
         shelf = Shelf(history.blobs)
-        host = host_for(history.run.deployment, recorded.boundary.ended_at, shelf)
-        execution = ReplayExecution(host, _claimed(history, recorded), self.agent, answers=self._answers)
+        host = host_for(history.run.deployment, recorded.boundary.ended_at, shelf, self._agents)
+        execution = ReplayExecution(
+            host, _claimed(history, recorded), self.agent, answers=self._answers, questions=history.questions,
+            interruption=_interruption(history, recorded),
+        )  # fmt: skip
         self._step = step = execution.step
         ending = await execution.play()
         self._note(step, recorded)
@@ -140,7 +145,7 @@ class Player:
         self.taken += len(step.watched.asked.intersection(row.key for row in recorded.records))
         self._names |= step.names
         self._keys |= step.watched.asked
-        self._unanswered |= {each.key for each in step.fresh.values() if not each.answered}
+        self._unanswered |= {each.key for each in step.unrecorded.values() if not each.answered}
 
     def check_answers(self) -> None:
         """Refuse an answer that nothing asked for, where it looks like one that is missing. (Where none is missing, an
@@ -168,13 +173,24 @@ def _claimed(history: History, recorded: Recorded) -> Claimed:
     )  # fmt: skip
 
 
+def _interruption(history: History, recorded: Recorded) -> Interruption | None:
+    """What ended the code of the run's last super-step from outside, if anything did."""
+    if recorded.number != history.super_steps[-1].number:
+        return None
+    if history.run.cancel is not None:
+        return Cancelled(history.run.cancel)
+    end = recorded.end
+    if end is not None and end.failed and decode_error(end.payload).type == type_name(DeadlineExceeded):
+        return Overdue()
+    return None
+
+
 def _on_the_way(step: ReplaySuperStep, recorded: Recorded) -> Iterator[Difference]:
     """What the steps showed."""
     for each in step.diverged:
-        digest = f"arguments of digest {each.record.digest & (1 << 64) - 1:016x}"
-        yield Difference(Finding.DIVERGED, recorded.number, each.record.key, digest, each.call, _divergence(each))
+        yield Difference(Finding.DIVERGED, recorded.number, each.key, each.recorded, each.call, _divergence(each))
     left = [row for row in recorded.records if row.key not in step.watched.asked]
-    for fresh in step.fresh.values():
+    for fresh in step.unrecorded.values():
         renamed = _renamed(fresh, left)
         if recorded.end is None and not renamed:
             continue  # what is not on record there is where the run goes on
@@ -198,8 +214,15 @@ def _renamed(fresh: Fresh, left: list[Checkpoint]) -> str:
 
 
 def _divergence(each: Diverged) -> str:
+    if not each.step:
+        return (
+            f"{each.key!r} was asked, sent or started with other arguments than the code gives now, so runs like this "
+            "one would be held as diverged. Before you deploy: give a changed question another name; or let old runs "
+            "give what they gave; or deploy under another version (PERDURE_DEPLOYMENT), so that old runs stay on the "
+            "code that began them (docs/how-to.md)"
+        )
     return (
-        f"step {each.name!r} is on record with other arguments than the code calls it with now, so runs like this one "
+        f"step {each.step!r} is on record with other arguments than the code calls it with now, so runs like this one "
         "would be held as diverged. Before you deploy: give the changed step another name; or declare "
         "ignore_args=True, where its arguments do not matter; or deploy under another version (PERDURE_DEPLOYMENT), so "
         "that old runs stay on the code that began them (docs/how-to.md)"
@@ -212,6 +235,10 @@ async def _at_the_end(
     """How the end differs from the recorded one."""
     step = execution.step
     match ending:
+        case Returned() | Raised() if execution.interruption is not None:
+            cancelled = None if recorded.end is None else execution.interrupted(ending)
+            raised = [] if cancelled is None else await comparison.raised(cancelled)
+            return [*_unused(step, recorded), *raised]
         case Returned(value):
             return [*_unused(step, recorded), *await comparison.returned(execution, value)]
         case Raised(error):
@@ -227,7 +254,7 @@ async def _at_the_end(
                     "\n".join([f"the agent {step.stuck}, at", *(f"  {line}" for line in at), _REMEDY]),
                 )
             ]  # fmt: skip
-        case HandedBack() | Lost():
+        case HandedBack() | Parked() | Lost():
             return []
         case _:
             assert_never(ending)

@@ -13,14 +13,17 @@ class Nature:
     """What happens to processes, clocks and the store, at random times, until it calms down."""
 
     def __init__(
-        self, world: World, database: Database, workers: list[Process], note: Callable[[str], None], *, lease_s: float
-    ) -> None:
+        self, world: World, database: Database, workers: list[Process], note: Callable[[str], None], *, lease_s: float,
+        next_due_us: Callable[[], int | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.world = world
         self.database = database
         self.workers = workers
         """The worker processes that live, now and later."""
         self.note = note
         self.lease_s = lease_s
+        self.next_due_us = next_due_us
+        """The next time, on the database's clock, that a run waits for."""
         self.events = {
             "kills": self._kill,
             "pauses": self._pause,
@@ -29,6 +32,8 @@ class Nature:
             "outages": self._outage,
             "wall_jumps": self._wall_jump,
             "store_jumps": self._store_jump,
+            "due_jumps": self._due_jump,
+            "silences": self._silence,
             "client_kills": self._client_kill,
         }
         self._calm = False
@@ -39,7 +44,7 @@ class Nature:
         """No faults from here on; what is stopped goes on."""
         self._calm = True
         self.database.weather = CALM
-        self.database.down = False
+        self.database.down = self.database.silent = False
         for process in self.world.processes:
             process.hidden = False
             process.resume()
@@ -119,3 +124,19 @@ class Nature:
     def _store_jump(self) -> None:
         self._note("store clock jumped")
         self.database.ahead_us += int(self.world.random.choice((0.5, 5.0, 60.0)) * 1e6)
+
+    def _due_jump(self) -> None:
+        """Over the next time that somebody waits for, or to just before it."""
+        due_us = self.next_due_us()
+        if due_us is not None and due_us > self.database.now_us():
+            self._note("clock jumped over a time")
+            beyond_us = self.world.random.choice((-1, 0, 1, 2_000_000))
+            self.database.ahead_us += max(0, due_us - self.database.now_us() + beyond_us)
+
+    def _silence(self) -> None:
+        self._note("hints silenced")
+        self.database.silent = True
+        self.database.loop.call_later(self.world.random.uniform(4.0, 15.0), self._hear_again)
+
+    def _hear_again(self) -> None:
+        self.database.silent = False

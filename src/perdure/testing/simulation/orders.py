@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 from perdure.testing.simulation import playbook
+from perdure.testing.simulation.roles import Role
 
 IF_BUSY: Final = ("enqueue",) * 4 + ("join", "reject")
+IF_ASKING: Final = ("enqueue", "enqueue", "join", "reject", None, None, "interrupt", "rollback")
+"""The same where agents wait; None is what says nothing."""
 QUEUES: Final = ("default", "default", "side")
+OFTEN: Final = frozenset({"booking", "hurried"})
+"""Agents that much may happen to."""
+DEADLINES_S: Final = (None,) * 6 + (0.5, 2.0, 6.0)
+
+
+class Theme(StrEnum):
+    """What a world is about."""
+
+    WORK = "work"
+    WAITING = "waiting"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +37,39 @@ class Order:
     key: str | None
     """Without one, a client that was killed starts another run."""
     thread_id: str | None
-    if_busy: str
+    if_busy: str | None
     queue: str
     delay: float
     priority: int
     at_s: float
     waits: bool
     """Whether the client waits for its result."""
+    deadline: float | None = None
 
     @property
     def name(self) -> str:
         return f"order {self.number}"
 
 
-def draw_orders(chance: random.Random, poison: float) -> list[Order]:
+def draw_theme(chance: random.Random) -> Theme:
+    """What this world is about."""
+    return chance.choices((Theme.WORK, Theme.WAITING, Theme.BOTH), (4, 4, 2))[0]
+
+
+def draw_orders(chance: random.Random, poison: float, theme: Theme) -> list[Order]:
     """What clients start in this world; `poison` is the chance that some of it kills its workers."""
-    roles = [role for role in playbook.ROLES.values() if role is not playbook.POISON]
-    if chance.random() < 0.25:  # a crowd: few threads, with many runs each
+    roles = _roles(theme)
+    if theme is Theme.WAITING and chance.random() < 0.5:  # those who have to do with each other
+        roles = list(chance.choice(playbook.CIRCLES))
+    elif chance.random() < 0.25:  # a crowd: few threads, with many runs each
         roles = chance.sample(roles, 2)
     threads = [f"thread {n}" for n in range(chance.choice((1, 2, 5)))]
-    orders = [_order(chance, n, chance.choice(roles), threads) for n in range(chance.choice((1, 3, 6, 10, 16)))]
+    orders = [_order(chance, n, chance.choice(roles), threads, theme) for n in range(chance.choice((1, 3, 6, 10, 16)))]
     if chance.random() < poison:
-        orders += [_order(chance, len(orders) + n, playbook.POISON, threads) for n in range(chance.choice((1, 1, 3)))]
+        poisons = [playbook.POISON] if theme is Theme.WORK else [playbook.POISON, playbook.ROLES["held"]]
+        role = chance.choice(poisons)
+        count = chance.choice((1, 1, 3))
+        orders += [_order(chance, len(orders) + n, role, threads, Theme.WORK) for n in range(count)]
     # Two clients may start the same thing at once: with a key, it is one run.
     orders += [chance.choice(orders) for _ in range(chance.choice((0, 0, 2)))]
     if chance.random() < 0.2:
@@ -51,20 +77,29 @@ def draw_orders(chance: random.Random, poison: float) -> list[Order]:
     return orders
 
 
-def _order(chance: random.Random, number: int, role: playbook.Role, threads: list[str]) -> Order:
-    shared = chance.random() < 0.5
+def _roles(theme: Theme) -> list[Role]:
+    """The agents of a world, without those that kill."""
+    some = {Theme.WORK: playbook.WORKING, Theme.WAITING: playbook.WAITING, Theme.BOTH: playbook.ROLES}[theme]
+    roles = [role for role in some.values() if role is not playbook.POISON and role.agent.name != "held"]
+    return roles + [role for role in roles if role.agent.name in OFTEN]
+
+
+def _order(chance: random.Random, number: int, role: Role, threads: list[str], theme: Theme) -> Order:
+    shared = role.reads or chance.random() < 0.5
+    works = theme is Theme.WORK
     return Order(
         number=number,
         agent=role.agent.name,
         args=role.arguments(number),
         key=f"key {number}" if chance.random() < 0.8 else None,
         thread_id=f"{role.agent.name} on {chance.choice(threads)}" if shared else None,
-        if_busy=chance.choice(IF_BUSY),
+        if_busy=chance.choice(IF_BUSY if works else IF_ASKING),
         queue=chance.choice(QUEUES),
         delay=chance.choice((0.0, 0.0, 0.0, 1.5)),
         priority=chance.choice((0, 0, 5)),
         at_s=chance.uniform(0.0, 5.0),
         waits=chance.random() < 0.7,
+        deadline=None if works or role.never_fails or role.cleans_up else chance.choice(DEADLINES_S),
     )
 
 

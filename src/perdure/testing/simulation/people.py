@@ -18,14 +18,24 @@ from perdure.app import App
 from perdure.client.handles import Handle
 from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
 from perdure.core.records import HeldReason, RunState, run_id
-from perdure.errors import Conflict, RunFailed, RunHeld, StartMismatch, StoreError, StoreUnavailable, ThreadBusy
+from perdure.errors import (
+    Conflict,
+    RunCancelled,
+    RunFailed,
+    RunHeld,
+    StartMismatch,
+    StoreError,
+    StoreUnavailable,
+    ThreadBusy,
+)
 from perdure.runtime.frames import StepFrame
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.testing.simulation import playbook
-from perdure.testing.simulation.orders import Order
+from perdure.testing.simulation.orders import Order, Theme
 from perdure.testing.simulation.played import PlayedWorld
+from perdure.testing.simulation.public import Public, app_of
 from perdure.testing.simulation.readiness import POLL_S
 from perdure.testing.simulation.wire import Database
 from perdure.testing.simulation.witness import Witness
@@ -42,6 +52,9 @@ AHEAD_OF: Final = (1, 1, 2, SUPER_STEPS_AHEAD_MAX)
 SPAWN_S: Final = (0.05, 3.0)
 """After how long somebody starts a new process for one that has ended."""
 BODY_S: Final = 0.05
+AGAIN: Final = 0.05
+"""How often, at each look, an operator sends on a run that was cancelled."""
+ENDS_TOLD: Final = (RunState.COMPLETED, RunState.CANCELLED)
 KILLS: Final = 0.95
 """How often a deadly body kills."""
 
@@ -63,6 +76,7 @@ class People:
     database: Database
     witness: Witness
     orders: list[Order]
+    theme: Theme
     workers: list[Process] = field(default_factory=list)
     """The worker processes that live."""
     _spawned: int = 0
@@ -83,6 +97,7 @@ class People:
         halves = self.orders[::2], self.orders[1::2]
         for number, half in enumerate(half for half in halves if half):
             self._spawn_client(number, half)
+        Public(self.world, self.database, self.witness, self.theme).settle()
         operator = self.world.process("operator")
         operator.mortal = False
         operator.start(self._operate(operator))
@@ -131,12 +146,18 @@ class People:
         self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
     ) -> Any:
         """A body begins: nature has a word in it."""
-        chance, weather = self.world.random, self.database.weather
-        name = step.settings.name
         self.witness.body(process, at)
+        try:
+            return await self._body(process, at, step.settings.name, body)
+        finally:
+            self.witness.body_over(at)
+
+    async def _body(self, process: Process, at: StepFrame, name: str, body: Callable[[], Awaitable[Any]]) -> Any:
+        chance, weather = self.world.random, self.database.weather
         await asyncio.sleep(chance.expovariate(1 / BODY_S))
         poison = name == "deadly" and not self.world.mended(run_id(at.super_step.claimed.run))
-        if chance.random() < (KILLS if poison else weather.body_kills):
+        undoing = weather.undoing_kills if name == "undo" else 0.0
+        if chance.random() < (KILLS if poison else weather.body_kills + undoing):
             self.database.faults["died in a body"] += 1
             process.kill()
             await asyncio.sleep(0)
@@ -149,8 +170,7 @@ class People:
         return await body()
 
     async def _order(self, process: Process, orders: list[Order]) -> None:
-        app = App("simulated", store=self.database.connect(process))
-        app.agents.update({name: role.agent for name, role in playbook.ROLES.items()})
+        app = app_of(self.database, process)
         await _insist(app._client)
         async with asyncio.TaskGroup() as group:
             for order in orders:
@@ -164,7 +184,7 @@ class People:
         async def start() -> Any:
             return await app.start(
                 order.agent, *order.args, thread_id=order.thread_id, key=order.key, if_busy=order.if_busy,
-                queue=order.queue, delay=order.delay, priority=order.priority,
+                queue=order.queue, delay=order.delay, priority=order.priority, deadline=order.deadline,
             )  # fmt: skip
 
         try:
@@ -179,11 +199,14 @@ class People:
 
     async def _wait(self, handle: Handle[Any], run: int) -> None:
         """For the result, however often somebody has to send the run on before."""
-        while not self.witness.is_over(run) or self.witness.look.runs[run].state is RunState.COMPLETED:
+        while not self.witness.is_over(run) or self.witness.look.runs[run].state in ENDS_TOLD:
             try:
                 value = await handle.result()
             except (RunHeld, RunFailed):
                 await asyncio.sleep(1.0)
+            except RunCancelled:
+                self.witness.told_cancelled(run)
+                break
             except StoreError:
                 await asyncio.sleep(0.5)
             else:
@@ -192,8 +215,7 @@ class People:
 
     async def _operate(self, process: Process) -> None:
         """Look after what needs a person."""
-        app = App("simulated", store=self.database.connect(process))
-        app.agents.update({name: role.agent for name, role in playbook.ROLES.items()})
+        app = app_of(self.database, process)
         await _insist(app._client)
         while True:
             await asyncio.sleep(self.world.random.uniform(0.5, 3.0))
@@ -213,6 +235,11 @@ class People:
             self.world.mend(failed.run_id)
             with suppress(Conflict):  # its thread has gone on, or the answer to an earlier word was lost
                 await app.retry(failed.run_id)
+        for run in await app.runs(state="cancelled") if self.theme is not Theme.WORK else ():
+            again = self.witness.readiness.calm_since is None and self.world.random.random() < AGAIN
+            if again and not playbook.ROLES[run.agent].cleans_up and self.world.times(f"retry of {run.run_id}") == 1:
+                with suppress(Conflict):
+                    await app.retry(run.run_id)
 
     def out_of_service(self) -> list[str]:
         """Worker processes that live, and do not serve."""

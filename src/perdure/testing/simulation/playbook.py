@@ -1,19 +1,21 @@
-"""The agents of a simulated world, and what must come of each."""
+"""The agents of a simulated world, and what must come of each. Those that wait are in files of their own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 import perdure
 from perdure import Again, Retry
-from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.frames import agent_frame
+from perdure.testing.simulation.askers import ASKERS
+from perdure.testing.simulation.correspondents import CORRESPONDENTS
+from perdure.testing.simulation.families import FAMILIES
 from perdure.testing.simulation.played import world_here
+from perdure.testing.simulation.roles import Log, Role, agent_of, numbered
+from perdure.testing.simulation.sleepers import SLEEPERS
 from perdure.testing.simulation.steps import (
     HEAVY,
     Token,
@@ -166,68 +168,63 @@ def _tell_recorded(key: str) -> None:
     world_here().witness.recorded(at.super_step.claimed.run, at.super_step.number, key)
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
-    """An agent, and what its runs are started with."""
-
-    agent: Agent[..., Any]
-    arguments: Callable[[int], tuple[Any, ...]]
-    """Of a run's number."""
-    expected: Callable[[tuple[Any, ...], dict[str, Any]], Any]
-    """Of its arguments and the values on record in its last super-step, by key: what it must have returned."""
-    never_fails: bool = False
-    """Whether what fails in it is always tried again."""
+def _of_line(args: tuple[Any, ...], log: Log) -> Any:
+    return [log[key] for key in numbered("work", args[0])]
 
 
-def _agent(fn: Callable[..., Any], **options: Any) -> Agent[..., Any]:
-    return Agent(fn, AgentOptions(name=fn.__name__, retry=options.pop("retry", Retry(attempts=1)), **options))
-
-
-def _numbered(name: str, count: int) -> list[str]:
-    return [name if n == 0 else f"{name}#{n + 1}" for n in range(count)]
-
-
-def _of_line(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
-    return [log[key] for key in _numbered("work", args[0])]
-
-
-def _of_fan(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
+def _of_fan(args: tuple[Any, ...], log: Log) -> Any:
     width = args[0]
     branches = [log[f"{n}/{key}"] for n in range(1, width + 1) for key in ("work", "work#2")]
     return [*branches, *(log[f"{n}/limited"] for n in (width + 1, width + 2)), log["work"]]
 
 
-def _of_strict(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
-    return [log[key] for key in _numbered("careful", args[0])]
+def _of_strict(args: tuple[Any, ...], log: Log) -> Any:
+    return [log[key] for key in numbered("careful", args[0])]
 
 
-def _of_patient(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
+def _of_patient(args: tuple[Any, ...], log: Log) -> Any:
     return "mended" if "work" not in log else "gave up"
 
 
-def _of_recorded(args: tuple[Any, ...], log: dict[str, Any]) -> Any:
+def _of_recorded(args: tuple[Any, ...], log: Log) -> Any:
     return [str(log["random"]), str(log["uuid4"]), log["now"].isoformat()]
 
 
-POISON: Final = Role(_agent(poisonous), lambda n: (f"{n}",), lambda args, log: args[0])
+POISON: Final = Role(agent_of(poisonous), lambda n: (f"{n}",), lambda args, log: args[0])
 
-ROLES: Final[dict[str, Role]] = {
+WORKING: Final[dict[str, Role]] = {
     role.agent.name: role
     for role in (
         POISON,
-        Role(_agent(line), lambda n: (1 + n % 5,), _of_line),
-        Role(_agent(fan), lambda n: (1 + n % 3,), _of_fan),
-        Role(_agent(tally), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
-        Role(_agent(ledger), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
-        Role(_agent(strict), lambda n: (1 + n % 4,), _of_strict),
-        Role(_agent(patient), lambda n: (f"{n}",), _of_patient),
-        Role(_agent(hopeless), lambda n: (f"{n}",), lambda args, log: log["work"]["label"]),
-        Role(_agent(retried, retry=Retry(attempts=3, delay_s=0.2)), lambda n: (f"{n}",), lambda args, log: "done"),
-        Role(_agent(heavy), lambda n: (f"{n}",), lambda args, log: HEAVY),
-        Role(_agent(recorded), lambda n: (f"{n}",), _of_recorded),
-        Role(_agent(typed), lambda n: (f"{n}",), lambda args, log: ["list", *log["pair"]]),
-        Role(_agent(insistent, retry=INSISTS), lambda n: (f"{n}",), lambda args, log: args[0], never_fails=True),
-        Role(_agent(stumbles), lambda n: (f"{n}",), lambda args, log: args[0]),
-        Role(_agent(stubborn), lambda n: (f"{n}",), lambda args, log: [log["work"], log["work#2"]]),
+        Role(agent_of(line), lambda n: (1 + n % 5,), _of_line),
+        Role(agent_of(fan), lambda n: (1 + n % 3,), _of_fan),
+        Role(agent_of(tally), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
+        Role(agent_of(ledger), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
+        Role(agent_of(strict), lambda n: (1 + n % 4,), _of_strict),
+        Role(agent_of(patient), lambda n: (f"{n}",), _of_patient),
+        Role(agent_of(hopeless), lambda n: (f"{n}",), lambda args, log: log["work"]["label"]),
+        Role(agent_of(retried, retry=Retry(attempts=3, delay_s=0.2)), lambda n: (f"{n}",), lambda args, log: "done"),
+        Role(agent_of(heavy), lambda n: (f"{n}",), lambda args, log: HEAVY),
+        Role(agent_of(recorded), lambda n: (f"{n}",), _of_recorded),
+        Role(agent_of(typed), lambda n: (f"{n}",), lambda args, log: ["list", *log["pair"]]),
+        Role(agent_of(insistent, retry=INSISTS), lambda n: (f"{n}",), lambda args, log: args[0], never_fails=True),
+        Role(agent_of(stumbles), lambda n: (f"{n}",), lambda args, log: args[0]),
+        Role(agent_of(stubborn), lambda n: (f"{n}",), lambda args, log: [log["work"], log["work#2"]], cleans_up=True),
     )
 }
+
+WAITING: Final[dict[str, Role]] = {role.agent.name: role for role in (*SLEEPERS, *ASKERS, *CORRESPONDENTS, *FAMILIES)}
+
+ROLES: Final = WORKING | WAITING
+
+_BOOKING: Final = WAITING["booking"]
+
+CIRCLES: Final[tuple[tuple[Role, ...], ...]] = (
+    SLEEPERS,
+    ASKERS,
+    CORRESPONDENTS,
+    (*CORRESPONDENTS, WAITING["writer"], _BOOKING, _BOOKING),
+    tuple(role for role in FAMILIES if role.agent.name != "held"),
+    (_BOOKING, _BOOKING, WAITING["stern"], WAITING["hurried"], WAITING["vital"]),
+)
+"""Agents that have to do with each other, or with the same thing."""

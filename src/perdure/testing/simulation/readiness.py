@@ -1,7 +1,9 @@
-"""Readiness: in calm weather a due run does not lie there while a worker that fits it is idle.
+"""Readiness: in calm weather nothing lies there that somebody could go on with.
 
 A worker whose row says that it is idle has free slots and has found nothing. It looks at the queue at the latest after
-`poll_s`, spread by a fifth, hint or no hint. So within that and a second no run may be due, fit it and still be queued.
+`poll_s`, spread by a fifth, hint or no hint. So within that and a second no run may be due, fit it and still be queued
+or parked. A worker looks as often at what the runs in its hands wait for: what has come is on record soon after. And a
+run that only waits is soon parked: it is in nobody's hands.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from perdure.testing.simulation.world import Process
 
 POLL_S: Final = 1.0
 WITHIN_S: Final = POLL_S * 1.2 + 1.0
+DONE_WITHIN_S: Final = 6.0
+"""Some looks, and what a run in hand may do meanwhile: a try and the pause after it."""
 SETTLED_S: Final = 12.0
 """After how long in calm weather the requests of the storm have been answered and the backoffs are over."""
 
@@ -31,6 +35,10 @@ class Readiness:
     _idle: dict[int, float] = field(default_factory=dict)
     _due: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By run: its fence, and since when it may be claimed under it."""
+    _since: dict[object, float] = field(default_factory=dict)
+    """Since when something is so that may be so only for a while."""
+    busy_at: dict[int, float] = field(default_factory=dict)
+    """When a body of a run has begun last."""
 
     def overdue(self, look: Look, now: float, now_us: int) -> Iterator[str]:
         """Look again, and say which runs have been there for too long."""
@@ -51,6 +59,35 @@ class Readiness:
                     yield f"run r{id} has been due for {now - since:.1f} s, and w{worker} is idle and fits it"
                     return
 
+    def undone(self, look: Look, now: float, now_us: int) -> Iterator[str]:
+        """Look at what is in workers' hands, and say what ought not to be there any more."""
+        if self.calm_since is None or now < self.calm_since + SETTLED_S:
+            return
+        found = dict(self._undone(look, now, now_us))
+        self._since = {what: self._since.get(what, now) for what in found}
+        for what, words in found.items():
+            if now - self._since[what] > DONE_WITHIN_S:
+                yield f"{words}, for {now - self._since[what]:.1f} s"
+                return
+
+    def _undone(self, look: Look, now: float, now_us: int) -> Iterator[tuple[object, str]]:
+        for id, waits in look.waits.items():
+            run = look.runs[id]
+            if run.state is not RunState.RUNNING:
+                continue
+            for wait in waits.values():
+                if look.has_come(wait) or (wait.due_at is not None and wait.due_at <= now_us):
+                    yield (id, run.fence, wait.key), f"run r{id} is running, and nobody sees that {wait.key!r} has come"
+            if now - self.busy_at.get(id, 0.0) > DONE_WITHIN_S:
+                yield (id, run.fence), f"run r{id} only waits, and is not parked"
+        for id, home in self.homes.items():
+            tenure = None if home.worker is None or not home.alive else home.worker._tenure
+            if tenure is None or tenure.worker != id:
+                continue
+            for run_id in tenure.executions:
+                if look.runs[run_id].worker != id:
+                    yield (id, run_id), f"w{id} executes run r{run_id}, which is {look.runs[run_id].state}"
+
     def _is_idle(self, worker: Worker) -> bool:
         return (
             worker.idle
@@ -65,5 +102,5 @@ class Readiness:
 
 
 def _may_be_claimed(run: Run, now_us: int) -> bool:
-    queued = run.state is RunState.QUEUED and run.ready and run.ready_at <= now_us
+    queued = run.state in (RunState.QUEUED, RunState.WAITING) and run.ready and run.ready_at <= now_us
     return queued and run.strikes < SUSPECT_STRIKES

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
+from perdure.core import limits
 from perdure.core.records import run_id
 from perdure.errors import StoreUnavailable
 from perdure.store.memory import MemoryStore
@@ -25,8 +27,9 @@ from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.lane import InlineLane
 from perdure.testing.simulation import playbook
 from perdure.testing.simulation.account import settle_accounts
+from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.nature import Nature
-from perdure.testing.simulation.orders import draw_orders
+from perdure.testing.simulation.orders import draw_orders, draw_theme
 from perdure.testing.simulation.people import LEASE_S, People
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.report import Report, StoreKind
@@ -40,6 +43,8 @@ STORM_S: Final = (4.0, 14.0)
 """How long the weather lasts."""
 CALM_S: Final = 180.0
 """Within so much time after it, everything must have ended. Backoffs and suspects, one at a time, take a while."""
+MAILBOXES: Final = (2, 4, limits.MAILBOX_MAX)
+"""How many messages a mailbox holds."""
 FOLLOWS_S: Final = 2.0
 """How long a world in which a rule was broken goes on, for what follows."""
 
@@ -51,8 +56,9 @@ def simulate(seed: int, *, store: StoreKind = "memory", weather: Weather | None 
     random.seed(seed)
     gc.disable()
     world = PlayedWorld(seed)
+    mailbox_max = world.random.choice(MAILBOXES)
     try:
-        with _root(store, world) as root:
+        with _root(store, world) as root, patch.object(limits, "MAILBOX_MAX", mailbox_max):
             return Simulation(world, seed, store, root, weather or draw(world.random)).live()
     finally:
         world.close()
@@ -85,20 +91,22 @@ class Simulation:
         self.weather = weather
         self.database = Database(world, make_root(lambda: self.database.now_us()), weather=weather)
         self.witness = world.witness = self.database.witness = Witness(
-            world, self.database.root, LEASE_S, self.database.now_us,
-            steps={step.settings.name: step.settings.retry.attempts for step in STEPS},
-            agents={name: role.agent.settings.retry.attempts for name, role in playbook.ROLES.items()},
+            world, Eyes(self.database.root), LEASE_S, self.database.now_us,
+            steps={step.settings.name: step.settings.retry.attempts for step in STEPS}, roles=playbook.ROLES,
         )  # fmt: skip
 
     def live(self) -> Report:
         """Storm, then calm, then the account."""
         world, chance = self.world, self.world.random
         self._in_database(self.database.root.open())
-        self.orders = draw_orders(chance, self.weather.poison)
+        theme = draw_theme(chance)
+        self.orders = draw_orders(chance, self.weather.poison, theme)
         self.names = len({order.name for order in self.orders})
-        self.people = People(world, self.database, self.witness, self.orders)
+        self.people = People(world, self.database, self.witness, self.orders, theme)
         self.people.settle()
-        nature = Nature(world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S)
+        nature = Nature(
+            world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S, next_due_us=self._next_due_us
+        )
         world.run(self._is_lost, deadline_s=chance.uniform(*STORM_S))
         nature.calm_down()
         self.witness.readiness.calm_since = world.now
@@ -116,6 +124,13 @@ class Simulation:
         task = self.database.loop.create_task(act)
         self.world.run(task.done, deadline_s=1.0)
         task.result()
+
+    def _next_due_us(self) -> int | None:
+        """The next time that a run waits for."""
+        now_us = self.database.now_us()
+        waits = (wait for some in self.witness.look.waits.values() for wait in some.values())
+        times = (wait.due_at for wait in waits if wait.due_at is not None and wait.due_at > now_us)
+        return min(times, default=None)
 
     def _is_lost(self) -> bool:
         """Whether a violation has been seen, and what followed at once: the rest would tell nothing new."""

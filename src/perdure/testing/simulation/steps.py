@@ -96,4 +96,19 @@ async def deadly(label: str) -> Token:
     return _token(label)
 
 
-STEPS: Final = (work, limited, careful, broken, big, computed, pair, flaky, stumbling, deadly)
+@perdure.step(retry=TRIES)
+async def reserve(label: str) -> Token:
+    """A step that is to be undone, should it come to that."""
+    return _token(label)
+
+
+@perdure.step(retry=Retry(attempts=20, delay_s=0.1, max_delay_s=0.5))
+async def undo(label: str, seen: list[Any]) -> Token:
+    """What takes back what was done: it is called with all that its agent has seen until then, so that an agent that
+    sees something else in a replay diverges."""
+    return _token(label)
+
+
+STEPS: Final = (
+    work, limited, careful, broken, big, computed, pair, flaky, stumbling, deadly, reserve, undo,
+)  # fmt: skip

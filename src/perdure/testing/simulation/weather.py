@@ -28,19 +28,27 @@ class Weather:
     """It was done, and the caller learns that nobody knows."""
     request_late: float = 0.0
     """The caller has given up, and then the request comes and is done."""
+    parking_late: float = 0.0
+    """The same, of a write that parks a run."""
     hint_lost: float = 0.0
     hint_late: float = 0.0
+    word_unheard: float = 0.0
+    """A person's word (an answer, a message, a cancellation, a fork) was done, and he learns that nobody knows."""
 
     # Deaths: per write, around it.
     dies_before: float = 0.0
     dies_with_request_on_its_way: float = 0.0
     dies_before_reply: float = 0.0
     dies_after_reply: float = 0.0
+    dies_parking: float = 0.0
+    """The same around a write that parks a run."""
 
     # Bodies of steps.
     body_slow: float = 0.0
     body_fails: float = 0.0
     body_kills: float = 0.0
+    undoing_kills: float = 0.0
+    """The body is one that undoes what a cancelled run has done, and the worker dies in it."""
     poison: float = 0.0
     """The chance that there are runs which kill every worker that executes them, until a person has looked."""
 
@@ -52,6 +60,10 @@ class Weather:
     outages: float = 0.0
     wall_jumps: float = 0.0
     store_jumps: float = 0.0
+    due_jumps: float = 0.0
+    """The store's clock jumps over the next time that a run waits for."""
+    silences: float = 0.0
+    """No hint comes through, to anybody, for a long while."""
     client_kills: float = 0.0
     sessions_hidden: float = 0.0
     """The chance that a store cannot show deaths, so that the lease alone decides."""
@@ -63,7 +75,8 @@ STORM: Final = Weather(
     latency_s=0.003, slow=0.02, refused=0.02, request_lost=0.01, reply_lost=0.02, request_late=0.02, hint_lost=0.3,
     hint_late=0.2, dies_before=0.008, dies_with_request_on_its_way=0.008, dies_before_reply=0.008,
     dies_after_reply=0.008, body_slow=0.05, body_fails=0.1, body_kills=0.01, kills=6, pauses=6, blocks=3, drains=4,
-    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4, poison=0.1,
+    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4, poison=0.1, word_unheard=0.25, parking_late=0.1,
+    dies_parking=0.05, undoing_kills=0.15, due_jumps=4, silences=2,
 )  # fmt: skip
 """Every fault, each about as often as a world can bear and still get something done."""
 
@@ -71,8 +84,9 @@ FAULTS: Final = tuple(field.name for field in fields(Weather) if field.name != "
 
 
 HARMLESS: Final = frozenset(
-    {"hint_lost", "hint_late", "body_slow", "body_fails", "wall_jumps", "client_kills", "sessions_hidden", "poison"}
-)
+    {"hint_lost", "hint_late", "word_unheard", "body_slow", "body_fails", "wall_jumps", "silences", "client_kills",
+     "sessions_hidden", "poison"}
+)  # fmt: skip
 
 
 def draw(chance: random.Random) -> Weather:

@@ -12,12 +12,14 @@ the world's, plus jumps.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, cast
 
+from perdure.core.changes import ParkRun
 from perdure.errors import StoreUnavailable
 from perdure.store.protocol import Hint, Store
 from perdure.testing.simulation.loop import VirtualLoop
@@ -26,11 +28,14 @@ from perdure.testing.simulation.world import Process, World
 
 WRITES: Final = frozenset(
     {"start", "claim", "commit", "register", "renew", "attend", "take_over", "retire", "give_back", "retry", "release",
-     "set_idle"}
+     "set_idle", "cancel", "answer", "send", "revive", "fork"}
 )  # fmt: skip
 """The verbs after which rows may differ."""
 
-DEATHS: Final = frozenset({"start", "claim", "commit", "register", "retire", "take_over", "give_back"})
+WORDS: Final = frozenset({"cancel", "answer", "send", "revive", "fork"})
+"""The verbs by which people (and agents) say what a run may wait for."""
+
+DEATHS: Final = WORDS | {"start", "claim", "commit", "register", "retire", "take_over", "give_back"}
 """The verbs around which a process may die."""
 
 GIVES_UP_S: Final = (0.5, 6.0)
@@ -102,6 +107,8 @@ class Database:
     weather: Weather = CALM
     down: bool = False
     """An outage: whatever arrives is refused."""
+    silent: bool = False
+    """No hint comes through."""
     ahead_us: int = 0
     """By how much its clock is off."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -155,21 +162,24 @@ class Database:
             return Fate.WELL
         if request.verb in DEATHS and request.caller.process.mortal:
             for fate, name in _DEADLY:
-                draw -= getattr(weather, name)
+                draw -= getattr(weather, name) + (weather.dies_parking / len(_DEADLY) if _parks(request) else 0.0)
                 if draw < 0:
                     return fate
         for fate, name in _OTHERS:
             draw -= getattr(weather, name)
             if draw < 0:
                 return fate
-        return Fate.WELL
+        if request.verb in WORDS and draw < weather.word_unheard:
+            return Fate.REPLY_LOST
+        return Fate.REQUEST_LATE if _parks(request) and draw < weather.parking_late else Fate.WELL
 
     def _latency(self) -> float:
         mean = self.weather.latency_s
         return self.world.random.expovariate(1 / mean) if mean else 0.0
 
     def _arrive_in(self, delay_s: float, request: Request) -> None:
-        self.loop.call_later(delay_s, lambda: self.loop.create_task(self._serve(request)))
+        context = contextvars.Context()  # the other end knows nothing of who has asked
+        self.loop.call_later(delay_s, lambda: self.loop.create_task(self._serve(request)), context=context)
 
     async def _serve(self, request: Request) -> None:
         """Do one request; nobody else is served meanwhile, and the witness has seen it before the next."""
@@ -206,7 +216,7 @@ class Database:
     def hint(self, caller: RemoteStore, loop: VirtualLoop, deliver: Callable[[Hint], None], hint: Hint) -> None:
         """Send a hint on its way; it may never come."""
         chance = self.world.random
-        if chance.random() < self.weather.hint_lost:
+        if self.silent or chance.random() < self.weather.hint_lost:
             self.faults["hint lost"] += 1
             return
         delay_s = self._latency()
@@ -214,6 +224,10 @@ class Database:
             self.faults["hint late"] += 1
             delay_s += chance.uniform(*SLOW_S)
         self.loop.call_later(delay_s, lambda: loop.is_closed() or loop.call_soon_threadsafe(deliver, hint))
+
+
+def _parks(request: Request) -> bool:
+    return request.verb == "commit" and any(isinstance(change, ParkRun) for change in request.args[1])
 
 
 def _unknown() -> StoreUnavailable:

@@ -12,25 +12,34 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, EndRun, RequeueRun, RunFilter
+from perdure.core.changes import RequeueRun
 from perdure.core.codec import codec_for
 from perdure.core.leases import trust_until
-from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Run, RunState, run_id
+from perdure.core.states import TERMINAL
 from perdure.runtime.frames import StepFrame
 from perdure.runtime.tenure import Tenure
-from perdure.store.protocol import Store
+from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.readiness import Readiness
+from perdure.testing.simulation.roles import Role
+from perdure.testing.simulation.rules.annals import Annals
+from perdure.testing.simulation.rules.bystanders import of_wakes
+from perdure.testing.simulation.rules.cancellations import of_cancel, of_cancelled_runs
 from perdure.testing.simulation.rules.claims import of_claim
+from perdure.testing.simulation.rules.closings import of_closings
 from perdure.testing.simulation.rules.commits import of_commit
+from perdure.testing.simulation.rules.forks import of_fork
 from perdure.testing.simulation.rules.logs import of_logs
 from perdure.testing.simulation.rules.look import Look, Write
+from perdure.testing.simulation.rules.mail import of_mail, of_send
 from perdure.testing.simulation.rules.operators import is_over, of_operator
+from perdure.testing.simulation.rules.questions import of_answer, of_questions
 from perdure.testing.simulation.rules.runs import of_runs, of_workers
-from perdure.testing.simulation.rules.starts import Keys, of_start
+from perdure.testing.simulation.rules.starts import of_start
 from perdure.testing.simulation.rules.takeovers import of_give_back, of_take_over
 from perdure.testing.simulation.rules.threads import of_threads
 from perdure.testing.simulation.rules.tries import of_tries, step_of
+from perdure.testing.simulation.rules.waits import of_waits
 from perdure.testing.simulation.story import shown
 from perdure.testing.simulation.wire import WRITES, Request
 from perdure.testing.simulation.world import Process, World
@@ -40,25 +49,20 @@ VIOLATIONS_MAX: Final = 20
 
 HEARS_S: Final = 1e-6
 
-ON_WORKERS: Final = frozenset({"register", "renew", "attend", "set_idle", "take_over", "retire"})
-ON_RUNS: Final = WRITES - {"register", "renew", "attend", "set_idle"}
-ON_THREADS: Final = frozenset({"start", "commit", "retry"})
-"""Which rows a verb may touch. Whatever it does to others, a later look finds."""
-
 
 @dataclass(slots=True)
 class Witness:
     """Violations so far, and what it needs to find more."""
 
     world: World
-    store: Store
+    eyes: Eyes
     lease_s: float
     now_us: Callable[[], int]
     """The database's clock."""
     steps: Mapping[str, int]
     """By step name: tries that its policy allows."""
-    agents: Mapping[str, int]
-    """The same by agent."""
+    roles: Mapping[str, Role]
+    """By agent's name."""
     violations: list[str] = field(default_factory=list)
     first_at: float | None = None
     """When the first of them was seen."""
@@ -78,15 +82,11 @@ class Witness:
     """Tries that were on disk ahead of their bodies: run, fence, super-step, key, number."""
     asked_at: dict[int, float] = field(default_factory=dict)
     """When each worker asked for the renewal that was granted last."""
-    tickets: dict[int, int] = field(default_factory=dict)
-    """Each worker's last give-back."""
-    keys: Keys = field(default_factory=dict)
-    written: set[Change] = field(default_factory=set)
-    """What commits have written, each as it was given."""
-    boundaries: list[tuple[int, int]] = field(default_factory=list)
-    """Run and super-step of every boundary and every successful end, in the order of their commits."""
+    annals: Annals = field(default_factory=Annals)
     failed: set[int] = field(default_factory=set)
     """Runs that have failed at some time."""
+    ordered: set[int] = field(default_factory=set)
+    """Runs that were started without an order."""
     told: dict[str, int | None] = field(default_factory=dict)
     """Orders to the runs that clients were told of; None where they were refused."""
 
@@ -110,65 +110,49 @@ class Witness:
         self.note(f"{by}: {shown(request, answer)}")
         if isinstance(answer, Exception):
             self.blame(f"{request.verb} by {by} raised {type(answer).__name__}: {answer}")
-        write = await self._write(request, answer)
+        write = await self.eyes.look(request, answer, self.look, self.now_us())
         self.look = write.now
         for what in self._violations(write):
             self.blame(f"{what} [{request.verb} by {by}]")
         self._remember(request, write)
         for what in self.readiness.overdue(self.look, self.world.now, write.now_us):
             self.blame(what)
-
-    async def _write(self, request: Request, answer: Any) -> Write:
-        before, store, verb = self.look, self.store, request.verb
-        now = Look(before.runs, before.workers, before.threads, before.logs, before.tries)
-        touched: list[int] = []
-        if verb in ON_WORKERS:
-            now.workers = {worker.id: worker for worker in await store.workers(alive=False)}
-        if verb in ON_THREADS:
-            now.threads = {thread.id: thread for thread in await store.list_threads(limit=LIST_ROWS_MAX)}
-        if verb in ON_RUNS:
-            now.runs = {run.id: run for run in await store.list_runs(RunFilter(limit=LIST_ROWS_MAX))}
-            touched = [id for id, run in now.runs.items() if run is not before.runs.get(id)]
-            touched = [id for id in touched if now.runs[id] != before.runs.get(id)]
-            touched += [change.run for change in request.args[1] if change.run in now.runs] if verb == "commit" else []
-            touched = sorted(set(touched))
-            await self._look_closer(now, touched)
-        write = Write(verb, request.args, request.kwargs, answer, before, now, tuple(touched), self.now_us())
-        await self._look_for_blobs(write)
-        return write
-
-    async def _look_closer(self, now: Look, touched: list[int]) -> None:
-        """The logs and the tries of runs that may differ."""
-        if touched:
-            now.logs, now.tries = dict(now.logs), dict(now.tries)
-        for id in touched:
-            rows = await self.store.checkpoints(id, limit=LIST_ROWS_MAX)
-            now.logs[id] = {(row.super_step, row.key): row for row in rows}
-            now.tries[id] = {(row.super_step, row.key, row.attempt): row for row in await self.store.attempts(id)}
-
-    async def _look_for_blobs(self, write: Write) -> None:
-        for change in write.changes:
-            if isinstance(change, AppendCheckpoint | BeginSuperStep | EndRun) and change.blobs:
-                digests = {blob.digest for blob in change.blobs}
-                there = await self.store.blobs(change.thread, sorted(digests))
-                write.now.absent[change.run] = write.now.absent.get(change.run, 0) + len(digests) - len(there)
+        for what in self.readiness.undone(self.look, self.world.now, write.now_us):
+            self.blame(what)
 
     def _violations(self, write: Write) -> Iterable[str]:
+        annals = self.annals
         yield from of_workers(write)
         yield from of_runs(write)
-        yield from of_threads(write)
-        yield from of_logs(write)
-        yield from of_tries(write, self.steps, self.agents)
-        yield from of_commit(write, self.written)
-        yield from of_claim(write, self.tickets)
-        yield from of_start(write, self.keys)
+        yield from of_threads(write, annals)
+        yield from of_logs(write, annals)
+        yield from of_tries(write, self.steps, self._tries_of)
+        yield from of_waits(write)
+        yield from of_wakes(write)
+        yield from of_questions(write)
+        yield from of_cancelled_runs(write)
+        yield from of_commit(write, annals)
+        yield from of_closings(write, annals, lambda agent: self.roles[agent].withdraws)
+        yield from of_claim(write, annals.tickets)
+        yield from of_start(write, annals)
         yield from of_take_over(write)
-        yield from of_give_back(write, self.tickets)
+        yield from of_give_back(write, annals.tickets)
         yield from of_operator(write)
+        yield from of_cancel(write)
+        yield from of_answer(write)
+        yield from of_send(write, annals)
+        yield from of_mail(write, annals)
+        yield from of_fork(write, annals)
+
+    def _tries_of(self, agent: str) -> int:
+        """How often an agent is tried as a whole."""
+        return self.roles[agent].agent.settings.retry.attempts
 
     def _remember(self, request: Request, write: Write) -> None:
         for id in write.touched:
             self._remember_run(id, write)
+        self.annals.boundaries += [(run, 0) for run in self.annals.taken_back]
+        self.annals.taken_back.clear()
         if not write.done:
             return
         match write.verb:
@@ -179,7 +163,8 @@ class Witness:
                 self._forget_tries(write.args[0])
             case "give_back" if write.before.alive(write.args[0]):
                 ticket = write.kwargs.get("ticket", 0)
-                self.tickets[write.args[0]] = max(ticket, self.tickets.get(write.args[0], 0))
+                tickets = self.annals.tickets
+                tickets[write.args[0]] = max(ticket, tickets.get(write.args[0], 0))
             case "register":
                 worker = write.args[0].id
                 self.readiness.homes[worker] = request.caller.process
@@ -194,13 +179,17 @@ class Witness:
             self.failed.add(id)
         if run.state is RunState.HELD and was is not None and was.state is not RunState.HELD:
             self.held.append(run)
+        if (run.state in TERMINAL or run.state is RunState.HELD) and run != was:
+            self.annals.run_ended(run)
+        if run.cancel is not None:
+            self.annals.asked_to_end.add(id)
         if was is not None and was.worker is not None and run.worker is None and write.verb != "take_over":
             if write.verb != "commit" or any(isinstance(each, RequeueRun) and each.run == id for each in write.changes):
                 self._forget_tries(id)
         log = write.now.logs[id]
         for super_step, key in sorted(log.keys() - write.before.logs.get(id, {}).keys()):
-            if not key and super_step > 1 and not log[super_step, key].failed:
-                self.boundaries.append((id, super_step))
+            if not key and super_step > 1 and not log[super_step, key].failed and write.verb != "fork":
+                self.annals.boundaries.append((id, super_step))
         for at, row in write.now.tries[id].items():
             if row.error is None:
                 self.intents.add((id, row.fence, *at))
@@ -220,6 +209,8 @@ class Witness:
                 f"{claimed.fence}, on w{host.worker}"  # fmt: skip
         self.note(f"{process.name}: begins {where}")
         self.bodies_all += 1
+        self.annals.in_flight.setdefault((claimed.run, claimed.fence), Counter()).update([at.key])
+        self.readiness.busy_at[claimed.run] = self.world.now
         if step.ending is not None:
             self.blame(f"{where}, began after its super-step had ended: {step.ending}")
         record = self.look.logs.get(claimed.run, {}).get((number, at.key))
@@ -234,7 +225,8 @@ class Witness:
             self.blame(f"{where}, began twice under one claim")
         self.begun.add(this)
         log = self.look.logs.get(claimed.run, {})
-        if (max(1, number - self.world.ahead_max), "") not in log:
+        first = min((super_step for super_step, key in log if not key), default=1)
+        if (max(first, number - self.world.ahead_max), "") not in log:
             self.blame(f"{where}, began more than {self.world.ahead_max} super-steps ahead of the disk")
         recovered = claimed.recoveries > 0 and number <= claimed.super_step + self.world.ahead_max
         if (at.attempt > 1 or recovered) and this not in self.intents:
@@ -243,6 +235,11 @@ class Witness:
         if self.world.now > trust_until(asked_at, self.lease_s) + HEARS_S:
             self.blame(f"{where}, began {self.world.now - asked_at:.3f} s after the last renewal")
         self._count(at, where)
+
+    def body_over(self, at: StepFrame) -> None:
+        """A body has returned, or raised."""
+        claimed = at.super_step.claimed
+        self.annals.in_flight.get((claimed.run, claimed.fence), Counter[str]()).subtract([at.key])
 
     def _count(self, at: StepFrame, where: str) -> None:
         counted = (at.super_step.claimed.run, at.super_step.number, at.key)
@@ -274,6 +271,11 @@ class Witness:
         self.note(f"a client was refused {name}: {why}")
         self.told.setdefault(name, None)
 
+    def told_cancelled(self, run: int) -> None:
+        """A client was told that a run was cancelled."""
+        if all(row.state is not RunState.CANCELLED for row in self.annals.ends.get(run, ())):
+            self.blame(f"a client was told that {run_id(run)} was cancelled; it is {self.look.runs[run].state}")
+
     def ended(self, run: int, value: Any) -> None:
         """A client was told a run's result."""
         row = self.look.runs.get(run)
@@ -281,6 +283,42 @@ class Witness:
             self.blame(f"a client was told that {run_id(run)} has completed; it is {row and row.state}")
         elif value != self.result(row):
             self.blame(f"a client was told that {run_id(run)} gave {value!r}; on disk is {self.result(row)!r}")
+
+    def answered(self, interrupt: int, answer: Any) -> None:
+        """Somebody was told that this is the answer to a question."""
+        row = self.look.interrupts.get(interrupt)
+        if row is None or row.answer is None or codec_for(Any).decode(row.answer) != answer:
+            self.blame(f"somebody was told that {answer!r} is the answer to i{interrupt}; it is {row and row.answer!r}")
+
+    def mailed(self, message: int) -> None:
+        """A sender was told that his message is on disk."""
+        if message not in self.annals.sent:
+            self.blame(f"somebody was told that message m{message} has arrived; it has not")
+
+    def cancelled(self, run: int, state: RunState) -> None:
+        """Somebody who asked a run to end was told how it ends."""
+        if state is RunState.CANCELLED:
+            true = run in self.annals.asked_to_end
+        else:
+            true = any(row.state is state for row in self.annals.ends.get(run, ()))
+        if not true:
+            self.blame(f"somebody was told that {run_id(run)} ends as {state}; it is {self.look.runs[run].state}")
+
+    def forked(self, run: int, source: int, super_step: int, key: str) -> None:
+        """Somebody was told of a fork."""
+        self.note(f"somebody was told of {run_id(run)}, a fork of {run_id(source)} at {super_step}, {key!r}")
+        if run not in self.annals.forks:
+            self.blame(f"somebody was told of the fork {run_id(run)}, which is not there")
+            return
+        before, forked = self.look.logs[source], self.annals.forked_with[run]
+        numbers = [row.seq for row in before.values() if (row.super_step, row.key) == (super_step, key)]
+        if not key or not numbers:  # it was forked at a boundary, or at a failure that has been forgotten since
+            return
+        for row in before.values():
+            reused = row.super_step == super_step and row.key and row.seq < numbers[0]
+            if bool(reused) != ((row.super_step, row.key) in forked) and (row.key or not reused):
+                what = "has not reused" if reused else "has reused"
+                self.blame(f"{run_id(run)}, a fork of {run_id(source)} before {key!r}, {what} {row.key!r}")
 
     def is_over(self, run: int) -> bool:
         """Whether nothing more is to come of this run."""

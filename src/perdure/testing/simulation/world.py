@@ -12,6 +12,7 @@ from one seed takes the same turns.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -147,8 +148,9 @@ class Process:
         return f"<process {self.name}>"
 
     def start(self, main: Coroutine[Any, Any, Any]) -> None:
-        """Begin; the process ends when this does."""
-        self.main = self.loops[0].create_task(main)
+        """Begin; the process ends when this does. It inherits no context: whoever starts it may be in the middle of
+        something, the end of the process before it, say."""
+        self.main = self.loops[0].create_task(main, context=contextvars.Context())
         self.main.add_done_callback(lambda _: self.kill())
 
     # -- fates -----------------------------------------------------------------------------------------------

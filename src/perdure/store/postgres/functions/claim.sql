@@ -1,14 +1,16 @@
 -- Take claimable runs for a worker, highest priority first, then oldest, then by id. The worker's row is held against
 -- a take-over as in a commit; a claim with a ticket below the row's comes too late. Each priority in each lane (a
 -- queue's runs of an agent) is a range of the index that ends at now, so that runs which are not due, and other lanes,
--- cost nothing, however many there are. The log is read in a later snapshot than the one that found the runs: it holds
--- all that their previous owners committed.
+-- cost nothing, however many there are. A parked run whose time has come is due like any other; one without a time is not
+-- in the index. The log is read in a later snapshot than the one that found the runs: it holds all that their previous
+-- owners committed.
 create or replace function perdure.claim(
   p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint,
   p_ticket bigint
 ) returns table (
   run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
-  recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea
+  recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea, now bigint, tenant text,
+  priority integer, deadline_at bigint, cancel text, begun boolean
 )
 language plpgsql volatile
 as $$
@@ -38,8 +40,9 @@ begin
     cross join lateral (
       select r.priority
       from perdure.runs r
-      where r.state = 'queued'
+      where r.state in ('queued', 'waiting')
         and r.ready
+        and r.ready_at < 4611686018427387904
         and r.queue = q.queue
         and r.agent = a.agent
         and r.priority < v_below
@@ -59,8 +62,9 @@ begin
       cross join lateral (
         select r.id, r.ready_at
         from perdure.runs r
-        where r.state = 'queued'
+        where r.state in ('queued', 'waiting')
           and r.ready
+          and r.ready_at < 4611686018427387904
           and r.queue = q.queue
           and r.agent = a.agent
           and r.priority = v_priority
@@ -74,7 +78,9 @@ begin
       limit p_limit - cardinality(v_ids)
     ) as best;
     continue when v_best is null;
-    select array_agg(picked.id) filter (where picked.state = 'queued' and picked.ready and picked.ready_at <= v_now)
+    select array_agg(picked.id) filter (
+      where picked.state in ('queued', 'waiting') and picked.ready and picked.ready_at <= v_now
+    )
     into v_more
     from (
       select r.id, r.state, r.ready, r.ready_at
@@ -94,8 +100,9 @@ begin
         cross join lateral (
           select r.id, r.ready_at
           from perdure.runs r
-          where r.state = 'queued'
+          where r.state in ('queued', 'waiting')
             and r.ready
+            and r.ready_at < 4611686018427387904
             and r.queue = q.queue
             and r.agent = a.agent
             and r.priority = v_priority
@@ -118,8 +125,9 @@ begin
   from (
     select r.id
     from perdure.runs r
-    where r.state = 'queued'
+    where r.state in ('queued', 'waiting')
       and r.ready
+      and r.ready_at < 4611686018427387904
       and r.strikes >= 3
       and r.ready_at <= v_now
       and r.agent = any (p_agents)
@@ -164,7 +172,8 @@ begin
         from perdure.checkpoints c
         where c.run = t.snapshot_run and c.super_step = t.snapshot_step and c.key = ''
       )
-    end
+    end,
+    v_now, r.tenant, r.priority, r.deadline_at, r.cancel, r.attempt > 1 or r.base_step is not null
   from perdure.runs r
   cross join lateral (
     select o.thread_id, o.snapshot_run, o.snapshot_step

@@ -10,14 +10,18 @@
 -- partial index on the state looks cheap while it is empty.
 
 -- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
--- (`lost`) or its slice has ended (`done`). A row that exists is a unique violation; the caller sifts.
+-- (`lost`), or its slice has ended (`done`), or it is among those that may not go on as they would (`p_ending`) once their
+-- cancellation was requested (`cancelled`, which is said of the others too). A row that exists is a unique violation; the
+-- caller sifts. Before it looks, it locks the runs that the caller is going to change, and whoever waits for the end of
+-- those that are over.
 create or replace function perdure.append(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
   c_attempt integer[], c_digest bigint[], c_failed boolean[], c_payload bytea[], c_state bytea[],
   c_started_at bigint[], c_ended_at bigint[],
   b_thread bigint[], b_digest bytea[], b_data bytea[],
-  out alive boolean, out lost bigint[], out done bigint[]
+  p_changing bigint[] default '{}', p_over bigint[] default '{}', p_ending bigint[] default '{}',
+  out alive boolean, out lost bigint[], out done bigint[], out cancelled bigint[]
 )
 language plpgsql volatile
 as $$
@@ -27,14 +31,23 @@ begin
   if not alive then
     return;
   end if;
+  if cardinality(p_changing) > 0 then
+    perform from perdure.runs r
+    where r.id = any (
+      p_changing || array(select w.run from perdure.waits w where w.target = any (p_over) and w.kind = 3)
+    )
+    order by r.id
+    for no key update;
+  end if;
 
   select
     array_agg(t.run) filter (where r.fence is distinct from t.fence or (r.state = 'running' and r.worker <> p_worker)),
-    array_agg(t.run) filter (where r.fence = t.fence and r.state <> 'running')
-  into lost, done
+    array_agg(t.run) filter (where r.fence = t.fence and r.state <> 'running'),
+    array_agg(t.run) filter (where r.cancel is not null)
+  into lost, done, cancelled
   from unnest(p_runs, p_fences) as t (run, fence)
   left join perdure.runs r on r.id = t.run;
-  if lost is not null or done is not null then
+  if lost is not null or done is not null or cancelled && p_ending then
     return;
   end if;
 
@@ -68,7 +81,7 @@ $$;
 create or replace function perdure.append_one(
   p_worker bigint, p_run bigint, p_fence bigint, p_super_step integer, p_key text, p_seq integer, p_attempt integer,
   p_digest bigint, p_failed boolean, p_payload bytea, p_started_at bigint, p_ended_at bigint,
-  out alive boolean, out lost bigint[], out done bigint[]
+  out alive boolean, out lost bigint[], out done bigint[], out cancelled bigint[]
 )
 language plpgsql volatile
 as $$
@@ -76,6 +89,7 @@ declare
   v_fence bigint;
   v_state text;
   v_owner bigint;
+  v_cancel text;
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
   alive := found;
@@ -83,7 +97,13 @@ begin
     return;
   end if;
 
-  select r.fence, r.state, r.worker into v_fence, v_state, v_owner from perdure.runs r where r.id = p_run;
+  select r.fence, r.state, r.worker, r.cancel
+  into v_fence, v_state, v_owner, v_cancel
+  from perdure.runs r
+  where r.id = p_run;
+  if v_cancel is not null then
+    cancelled := array[p_run];
+  end if;
   if v_fence is distinct from p_fence or (v_state = 'running' and v_owner <> p_worker) then
     lost := array[p_run];
   elsif v_state <> 'running' then
@@ -100,8 +120,8 @@ begin
 end
 $$;
 
--- Write a batch of any kinds of changes. Locks are taken in one order everywhere: the worker, runs by id, threads by
--- id, and last the runs whose turn it becomes.
+-- Write a batch of any kinds of changes but those that have to do with waiting (`waits.sql` has these). Locks are taken in
+-- one order everywhere: the worker, runs by id, threads by id, and last the runs whose turn it becomes.
 create or replace function perdure.commit(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
@@ -116,25 +136,33 @@ create or replace function perdure.commit(
   q_run bigint[], q_delay_us bigint[],
   d_run bigint[], d_key text[],
   h_run bigint[], h_reason text[], h_detail text[],
-  out alive boolean, out lost bigint[], out done bigint[]
+  out alive boolean, out lost bigint[], out done bigint[], out cancelled bigint[]
 )
 language plpgsql volatile
 as $$
 declare
   v_now bigint;
+  v_ending bigint[] := '{}';
   v_heads bigint[];
+  v_awaited bigint[];
+  v_held bigint[];
+  v_taken_back bigint[];
   v_seen boolean := false;
   v_watched boolean := false;
   v_claimable boolean := false;
 begin
-  select w.alive, w.lost, w.done
-  into alive, lost, done
+  if cardinality(e_run) > 0 then
+    v_ending := array(select e.run from unnest(e_run, e_state) as e (run, state) where e.state <> 'cancelled');
+  end if;
+  select w.alive, w.lost, w.done, w.cancelled
+  into alive, lost, done, cancelled
   from perdure.append(
     p_worker, p_runs, p_fences,
     c_run, c_fence, c_super_step, c_key, c_kind, c_seq, c_attempt, c_digest, c_failed, c_payload, c_state,
-    c_started_at, c_ended_at, b_thread, b_digest, b_data
+    c_started_at, c_ended_at, b_thread, b_digest, b_data,
+    n_run || e_run || q_run || h_run, e_run || h_run, v_ending
   ) as w;
-  if not alive or lost is not null or done is not null then
+  if not alive or lost is not null or done is not null or cancelled && v_ending then
     return;
   end if;
 
@@ -156,29 +184,43 @@ begin
     return;
   end if;
   v_now := perdure.now_us();
-  perform from perdure.runs r
-  where r.id = any (n_run || e_run || q_run || h_run)
-  order by r.id
-  for no key update;
 
-  -- BeginSuperStep
+  -- BeginSuperStep. The first one of a run notes where the thread's newest state was before it.
   if cardinality(n_run) > 0 then
     update perdure.runs r
-    set super_step = n.super_step
-    from unnest(n_run, n_super_step) as n (run, super_step)
-    where r.id = n.run;
+    set super_step = n.super_step,
+        base_run = case
+          when r.base_step is null and t.snapshot_run is distinct from r.id then t.snapshot_run
+          else r.base_run
+        end,
+        base_step = case
+          when r.base_step is null and t.snapshot_run is distinct from r.id then coalesce(t.snapshot_step, 0)
+          else r.base_step
+        end
+    from unnest(n_run, n_super_step) as n (run, super_step), perdure.threads t
+    where r.id = n.run
+      and t.id = r.thread;
   end if;
 
   -- EndRun
   if cardinality(e_run) > 0 then
     with ended as (
       update perdure.runs r
-      set state = e.state, worker = null, ready = false, ended_at = v_now
+      set state = e.state,
+          worker = null,
+          ready = false,
+          ended_at = v_now,
+          reason = case when e.state = 'cancelled' then r.cancel else r.reason end
       from unnest(e_run, e_state) as e (run, state)
       where r.id = e.run
-      returning r.watched
+      returning r.id, r.watched, r.awaited, r.rollback and r.state = 'cancelled' as taken_back
     )
-    select coalesce(bool_or(ended.watched), false) into v_watched from ended;
+    select
+      coalesce(bool_or(ended.watched), false),
+      array_agg(ended.id) filter (where ended.awaited),
+      array_agg(ended.id) filter (where ended.taken_back)
+    into v_watched, v_awaited, v_taken_back
+    from ended;
   end if;
 
   -- RequeueRun
@@ -186,7 +228,7 @@ begin
     update perdure.runs r
     set state = 'queued',
         worker = null,
-        ready_at = case when q.delay_us > 0 then v_now + q.delay_us else r.ready_at end
+        ready_at = case when q.delay_us > 0 then least(v_now + q.delay_us, r.deadline_at) else r.ready_at end
     from unnest(q_run, q_delay_us) as q (run, delay_us)
     where r.id = q.run;
     v_claimable := 0 >= any (q_delay_us);
@@ -203,10 +245,13 @@ begin
       set state = 'held', worker = null, reason = h.reason, detail = h.detail
       from unnest(h_run, h_reason, h_detail) as h (run, reason, detail)
       where r.id = h.run
-      returning r.watched
+      returning r.id, r.watched, r.awaited
     )
-    select coalesce(bool_or(held.watched), false) into v_seen from held;
+    select coalesce(bool_or(held.watched), false), array_agg(held.id) filter (where held.awaited)
+    into v_seen, v_held
+    from held;
     v_watched := v_watched or v_seen;
+    v_awaited := v_awaited || v_held;
   end if;
 
   -- Threads: the newest snapshot, and whose turn it is. The next head is looked for under the thread's lock, in a later
@@ -240,12 +285,18 @@ begin
     select array_agg(moved.head) filter (where moved.ended = 1 and moved.head is not null)
     into v_heads
     from moved;
+    if v_taken_back is not null then
+      perform perdure.take_back(v_taken_back);
+    end if;
     if v_heads is not null then
       update perdure.runs r set ready = true where r.id = any (v_heads) and not r.ready;
       v_claimable := v_claimable or found;
     end if;
   end if;
 
+  if v_awaited is not null then
+    perform perdure.wake_waiters(v_awaited);
+  end if;
   if v_watched then
     perform pg_notify('perdure.hints', 'ended');
   end if;

@@ -58,7 +58,7 @@ begin
 
   update perdure.runs r
   set state = 'queued', strikes = 0, ready = false, ready_at = perdure.now_us(), ended_at = null, reason = null,
-      detail = null
+      detail = null, cancel = null, rollback = false, deadline_at = null
   where r.id = p_run;
   update perdure.threads t set depth = t.depth + 1 where t.id = v_thread;
   delete from perdure.checkpoints c where c.run = p_run and c.key = '' and c.kind = 2;
@@ -111,24 +111,18 @@ $$;
 create or replace function perdure.watch(p_runs bigint[]) returns void
 language plpgsql volatile
 as $$
-declare
-  v_claimable boolean;
 begin
   perform from perdure.runs r
   where r.id = any (p_runs)
     and not r.watched
   order by r.id
   for no key update;
-  with watched as (
-    update perdure.runs r
-    set watched = true
-    where r.id = any (p_runs)
-      and not r.watched
-    returning r.state, r.ready
-  )
-  select bool_or(watched.state = 'queued' and watched.ready) into v_claimable from watched;
-  if v_claimable then
-    perform perdure.hint_work();
+  update perdure.runs r
+  set watched = true
+  where r.id = any (p_runs)
+    and not r.watched;
+  if found then
+    perform perdure.hint_passed_over(p_runs);
   end if;
 end
 $$;

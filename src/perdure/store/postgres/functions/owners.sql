@@ -9,6 +9,7 @@ as $$
 declare
   v_now bigint;
   v_watched boolean;
+  v_over bigint[];
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for update skip locked;
   if not found then
@@ -24,7 +25,17 @@ begin
     return;
   end if;
 
-  perform from perdure.runs r where r.worker = p_worker order by r.id for no key update;
+  -- Those that are about to be held are over for whoever waits for them.
+  v_over := array(
+    select r.id from perdure.runs r where r.worker = p_worker and r.awaited and r.strikes >= p_recoveries_max - 1
+  );
+  perform from perdure.runs r
+  where r.id = any (
+    array(select o.id from perdure.runs o where o.worker = p_worker)
+    || array(select w.run from perdure.waits w where w.target = any (v_over) and w.kind = 3)
+  )
+  order by r.id
+  for no key update;
   with struck as (
     select
       r.id,
@@ -60,6 +71,9 @@ begin
   into requeued, held, v_watched
   from moved;
 
+  if held <> '{}' then
+    perform perdure.wake_waiters(held);
+  end if;
   if v_watched then
     perform pg_notify('perdure.hints', 'ended');
   end if;

@@ -1,15 +1,27 @@
+-- name: get_runs
+-- These runs, by id; the columns are those of `records.Run`.
+select
+  r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
+  r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
+from perdure.runs r
+join perdure.threads t on t.id = r.thread
+where r.id = any(:runs)
+order by r.id
+
 -- name: list_runs
 -- A page of runs, newest id first; tags must all be there.
 select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
-  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.id < :before::bigint
   and (:state::text is null or r.state = :state)
   and (:agent::text is null or r.agent = :agent)
   and (:tenant::text is null or r.tenant = :tenant)
+  and (:parent::bigint is null or r.parent = :parent)
   and r.tags @> :tags::text[]
 order by r.id desc
 limit :limit
@@ -19,7 +31,7 @@ limit :limit
 select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
-  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
 from perdure.threads t
 join perdure.runs r on r.thread = t.id
 where t.thread_id = :thread_id
@@ -27,6 +39,7 @@ where t.thread_id = :thread_id
   and (:state::text is null or r.state = :state)
   and (:agent::text is null or r.agent = :agent)
   and (:tenant::text is null or r.tenant = :tenant)
+  and (:parent::bigint is null or r.parent = :parent)
   and r.tags @> :tags::text[]
 order by r.id desc
 limit :limit

@@ -1,15 +1,25 @@
 -- name: start
 -- Put runs on disk; one row for each, in order.
 select answer, run, thread_id, depth, agent
-from perdure.start(
+from perdure.start_runs(
   :id, :thread, :thread_id, :agent, :queue, :priority, :delay_us, :key, :digest, :payload, :if_busy, :tenant, :tags,
-  :blob_start, :blob_digest, :blob_data, :depth_max
+  :deadline_us, :deadline_at, :parent, :parent_fence, :parent_worker, :parent_cancelled, :detached, :displaced,
+  :blob_start, :blob_digest, :blob_data, :depth_max, :new_thread
+)
+
+-- name: fork
+-- Let a run that has just been started go on from a checkpoint, in the order of the function's arguments.
+select perdure.fork(
+  :run, :super_step, :state,
+  :c_super_step, :c_key, :c_kind, :c_seq, :c_fence, :c_worker, :c_attempt, :c_digest, :c_failed, :c_payload, :c_state,
+  :c_started_at, :c_ended_at
 )
 
 -- name: claim
--- Take runs; the columns are those of `records.Claimed` without its records and tries.
+-- Take runs; the columns are those of `records.Claimed` without its records, tries and waits, and whether there are any.
 select
-  run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state
+  run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state, now,
+  tenant, priority, deadline_at, cancel, begun
 from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects, :ticket)
 
 -- name: claimed_records
@@ -29,6 +39,37 @@ from unnest(:runs::bigint[], :super_steps::integer[]) as s (run, super_step)
 join perdure.attempts a on a.run = s.run and a.super_step = s.super_step
 order by a.run, a.key, a.attempt
 
+-- name: claimed_waits
+-- What these runs wait for in these super-steps; the columns are those of `records.Wait`.
+select w.run, w.super_step, w.key, w.kind, w.opened_at, w.due_at, w.target, w.labels, w.ready, w.due
+from perdure.waits_of(:runs::bigint[], :mailbox_max::bigint) w
+join unnest(:runs::bigint[], :super_steps::integer[]) as s (run, super_step)
+  on s.run = w.run and s.super_step = w.super_step
+order by w.run, w.key
+
+-- name: waits
+-- What these runs wait for; the columns are those of `records.Wait`.
+select run, super_step, key, kind, opened_at, due_at, target, labels, ready, due
+from perdure.waits_of(:runs, :mailbox_max)
+
+-- name: cancellations
+-- The runs in a worker's hands whose cancellation was requested.
+select id, cancel from perdure.runs where worker = :worker and cancel is not null order by id
+
+-- name: next_due
+-- How long until the time of the next parked run comes. (The number: NEVER_US.)
+select r.ready_at - n.now_us
+from (select perdure.now_us() as now_us) n
+cross join lateral (
+  select o.ready_at
+  from perdure.runs o
+  where o.state = 'waiting'
+    and o.ready_at < 4611686018427387904
+    and o.ready_at > n.now_us
+  order by o.ready_at
+  limit 1
+) r
+
 -- name: recorded
 -- Which of these checkpoints exist, and under which fence.
 select c.run, c.super_step, c.key, c.fence
@@ -42,6 +83,10 @@ select perdure.retry(:run, :drop_keys)
 -- name: release
 -- Send a held run on.
 select perdure.release(:run)
+
+-- name: cancel
+-- Request a run's cancellation.
+select perdure.cancel(:run, :reason, :payload)
 
 -- name: watch
 -- Ask for a hint at the end of these runs.

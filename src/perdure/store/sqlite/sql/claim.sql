@@ -1,8 +1,8 @@
 -- name: next_priority
--- The highest priority below this one that a waiting run has.
+-- The highest priority below this one that a run has which is not in anybody's hands.
 select priority
 from perdure.runs
-where state = 'queued' and ready
+where state in ('queued', 'waiting') and ready
   and priority < :below
 order by priority desc
 limit 1
@@ -11,12 +11,13 @@ limit 1
 -- A page of the runs of one priority that this worker may claim, from after a pair of `ready_at` and id, as JSON.
 select json_group_array(json_array(
   page.id, page.thread, t.thread_id, page.agent, page.fence, page.super_step, page.attempt, page.recoveries,
-  page.strikes, page.created_at, page.ready_at
+  page.strikes, page.created_at, page.ready_at, page.tenant, page.priority, page.deadline_at, page.cancel,
+  page.attempt > 0 or page.base_step is not null
 ))
 from (
   select *
   from perdure.runs
-  where state = 'queued' and ready
+  where state in ('queued', 'waiting') and ready
     and priority = :priority
     and (ready_at, id) > (:after_ready_at, :after_id)
     and ready_at <= :now

@@ -1,9 +1,12 @@
 -- name: guard
--- Whether the worker is alive, and the pairs of run and fence that it does not hold, as a JSON array.
+-- Whether the worker is alive; and the pairs of run and fence that it does not hold, or whose run is to be cancelled,
+-- each with whether it is held and whether it is to be cancelled, as a JSON array.
 select
   exists (select 1 from perdure.workers where id = :worker and state = 'alive'),
   (
-    select json_group_array(json_array(p.run, p.fence))
+    select json_group_array(json_array(
+      p.run, p.fence, ifnull(r.state = 'running' and r.worker = :worker and r.fence = p.fence, 0), r.cancel is not null
+    ))
     from (
       select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as fence
       from json_each(:pairs)
@@ -13,6 +16,7 @@ select
        or r.state <> 'running'
        or r.worker is not :worker
        or r.fence <> p.fence
+       or r.cancel is not null
   )
 
 -- name: slice_ended
@@ -68,13 +72,19 @@ where column1 is not null
 on conflict (thread, digest) do nothing
 
 -- name: begin_super_steps
--- Set these runs' super-step; a repeated batch never sets one back.
+-- Set these runs' super-step; a repeated batch never sets one back. A run whose thread's newest state is not its own
+-- notes where that is.
 update perdure.runs
-set super_step = b.super_step
+set
+  super_step = b.super_step,
+  base_run = case when t.snapshot_run is not runs.id then t.snapshot_run else base_run end,
+  base_step = case when t.snapshot_run is not runs.id then ifnull(t.snapshot_step, 0) else base_step end
 from (
-  select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as super_step
+  select
+    json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as super_step, json_extract(value, '$[2]') as thread
   from json_each(:steps)
 ) b
+join perdure.threads t on t.id = b.thread
 where runs.id = b.run
   and runs.super_step < b.super_step
 
@@ -91,14 +101,32 @@ where threads.id = s.thread
   and (threads.snapshot_run is not s.run or threads.snapshot_step < s.super_step)
 
 -- name: end_runs
--- Make these runs terminal.
+-- Make these runs terminal; a cancelled one says why.
 update perdure.runs
-set state = e.state, worker = null, ready = 0, ended_at = :now
+set
+  state = e.state,
+  reason = case when e.state = 'cancelled' then runs.cancel end,
+  worker = null,
+  ready = 0,
+  ended_at = :now
 from (
   select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as state
   from json_each(:ends)
 ) e
 where runs.id = e.run
+
+-- name: roll_back
+-- Point the threads of these cancelled runs back to the state from before them, where that is what is to be done.
+update perdure.threads
+set
+  snapshot_run = r.base_run,
+  snapshot_step = case when r.base_run is not null then r.base_step end
+from perdure.runs r
+where r.id = any(:runs)
+  and r.rollback
+  and r.base_step is not null
+  and threads.id = r.thread
+  and threads.snapshot_run = r.id
 
 -- name: advance_threads
 -- Hand these threads, whose head has ended, to their next unfinished run.
@@ -122,9 +150,16 @@ where id in (select head from perdure.threads where id = any(:threads))
   and not ready
 
 -- name: requeue_runs
--- Give these runs back, each ready after its delay; one without a delay keeps its place in the queue.
+-- Give these runs back, each ready after its delay or from its deadline on; one without a delay, or whose cancellation
+-- was requested, keeps its place in the queue.
 update perdure.runs
-set state = 'queued', worker = null, ready_at = case when q.delay_us > 0 then :now + q.delay_us else ready_at end
+set
+  state = 'queued',
+  worker = null,
+  ready_at = case
+    when q.delay_us <= 0 or cancel is not null then ready_at
+    else min(:now + q.delay_us, ifnull(deadline_at, :now + q.delay_us))
+  end
 from (
   select json_extract(value, '$[0]') as run, json_extract(value, '$[1]') as delay_us
   from json_each(:requeues)
@@ -158,6 +193,16 @@ update perdure.runs
 set state = 'held', reason = :reason, detail = :detail, worker = null
 where id = :run
 
--- name: anybody_watches
--- Whether one of these runs is watched.
-select exists (select 1 from perdure.runs where id = any(:runs) and watched)
+-- name: followers
+-- Whether one of these runs is watched, and the runs that wait for one of them, as a JSON array.
+select
+  exists (select 1 from perdure.runs where id = any(:runs) and watched),
+  (
+    select json_group_array(run)
+    from (
+      select distinct run
+      from perdure.waits
+      where kind = 3
+        and target = any(:runs)
+    )
+  )

@@ -6,7 +6,7 @@ where run = :run
   and kind = 2
 
 -- name: requeue_by_hand
--- Send a run on by a person's word.
+-- Send a run on by a person's word; one that had ended has no deadline any more, and is not to be cancelled.
 update perdure.runs
 set
   state = 'queued',
@@ -16,7 +16,10 @@ set
   reason = null,
   detail = null,
   worker = null,
-  ended_at = null
+  ended_at = null,
+  cancel = case when :again then null else cancel end,
+  rollback = case when :again then 0 else rollback end,
+  deadline_at = case when :again then null else deadline_at end
 where id = :run
 
 -- name: forget_unfinished_tries

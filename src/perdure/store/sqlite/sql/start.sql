@@ -32,11 +32,55 @@ on conflict (id) do update set
 -- name: insert_runs
 -- Insert these queued runs.
 insert into perdure.runs (
-  id, thread, ordinal, agent, queue, state, ready, ready_at, priority, key, tenant, tags, created_at
+  id, thread, ordinal, agent, queue, ready, ready_at, priority, key, tenant, tags, created_at, parent, detached,
+  deadline_at, state
 )
-select *
-from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+select *, 'queued'
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 where column1 is not null
+
+-- name: parents
+-- These runs as parents, as a JSON array: whose they are if that worker is alive, and whether they are to be cancelled.
+select json_group_array(json_array(r.id, r.fence, w.id, r.cancel is not null))
+from perdure.runs r
+join perdure.workers w on w.id = r.worker
+where r.id = any(:runs)
+  and r.state = 'running'
+  and w.state = 'alive'
+
+-- name: unfinished_runs
+-- A thread's unfinished runs in their order, as a JSON array.
+select json_group_array(id)
+from (
+  select id
+  from perdure.runs
+  where thread = :thread and ended_at is null
+  order by ordinal
+)
+
+-- name: open_questions
+-- The oldest open interrupt of each of these runs that has one, as a JSON array.
+select json_group_array(json_array(run, oldest))
+from (
+  select run, min(id) as oldest
+  from perdure.interrupts
+  where run = any(:runs)
+    and state = 'open'
+    and (expires_at is null or expires_at > :now)
+  group by run
+)
+
+-- name: begin_at
+-- Let a new run go on from this super-step; from its start on it has a state to go back to, or the lack of one.
+update perdure.runs
+set super_step = :super_step, base_run = :base_run, base_step = :base_step
+where id = :run
+
+-- name: point_thread
+-- Let a thread's newest state be the one at this checkpoint.
+update perdure.threads
+set snapshot_run = :run, snapshot_step = :super_step
+where id = :thread
 
 -- name: insert_starts
 -- Remember which run each of these keys started.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from perdure.core.changes import ClaimRequest
 from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Claimed, Kind, Run, RunState
 from perdure.testing.simulation.rules.look import Write
+
+CLAIMABLE: Final = frozenset({RunState.QUEUED, RunState.WAITING})
 
 
 def of_claim(write: Write, tickets: Mapping[int, int]) -> Iterator[str]:
@@ -46,7 +49,7 @@ def _of_choice(write: Write, request: ClaimRequest, taken: list[int], tickets: M
 def may_claim(run: Run, request: ClaimRequest, now_us: int) -> bool:
     """Whether this request fits this run, now."""
     return (
-        run.state is RunState.QUEUED
+        run.state in CLAIMABLE
         and run.ready
         and run.ready_at <= now_us
         and run.agent in request.agents
@@ -66,7 +69,7 @@ def _of_suspects(write: Write, worker: int) -> Iterator[str]:
 def _of_row(write: Write, request: ClaimRequest, each: Claimed) -> Iterator[str]:
     was, run = write.before.runs[each.run], write.now.runs[each.run]
     name = f"run r{run.id}, claimed by w{request.worker}"
-    if was.state is not RunState.QUEUED or not was.ready or was.ready_at > write.now_us:
+    if was.state not in CLAIMABLE or not was.ready or was.ready_at > write.now_us:
         due_us = was.ready_at - write.now_us
         yield f"{name}, was {was.state}, {'' if was.ready else 'not '}ready, due in {due_us} us"
     if run.worker != request.worker or run.fence != each.fence:
@@ -92,6 +95,12 @@ def _of_load(write: Write, each: Claimed) -> Iterator[str]:
     told = {(row.super_step, row.key, row.attempt) for row in each.attempts}
     if tried != told:
         yield f"{name}: its tries are {sorted(tried)}, and it was told of {sorted(told)}"
+    waits = tuple(wait for _, wait in sorted(write.now.waits.get(run.id, {}).items()))
+    if each.waits != waits:
+        yield f"{name}: it waits for {waits}, and it was told of {each.waits}"
+    told = (each.cancel, each.deadline_at, each.tenant, each.priority)
+    if told != (run.cancel, run.deadline_at, run.tenant, run.priority):
+        yield f"{name}: was told {told} of its cancellation and its deadline, which is not what is in its row"
     begins = log.get((run.super_step, ""))
     if begins is None or each.arguments != begins.payload:
         yield f"{name}: got other arguments than those on disk"

@@ -5,11 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.core import limits
 from perdure.core.changes import Change, RequeueRun
-from perdure.core.records import Attempt, Checkpoint, Run, Thread, Worker, WorkerState
+from perdure.core.records import (
+    Attempt,
+    Checkpoint,
+    Interrupt,
+    InterruptState,
+    Message,
+    Run,
+    RunState,
+    Thread,
+    Wait,
+    WaitKind,
+    Worker,
+    WorkerState,
+)
+from perdure.core.states import TERMINAL
 
 Log = dict[tuple[int, str], Checkpoint]
 """A run's checkpoints by super-step and key."""
+
+Waits = dict[str, Wait]
+"""What a run waits for, by key."""
 
 Tries = dict[tuple[int, str, int], Attempt]
 """A run's unfinished tries by super-step, key and number."""
@@ -24,6 +42,12 @@ class Look:
     threads: dict[int, Thread] = field(default_factory=dict)
     logs: dict[int, Log] = field(default_factory=dict)
     tries: dict[int, Tries] = field(default_factory=dict)
+    waits: dict[int, Waits] = field(default_factory=dict)
+    """By run; only those that wait."""
+    interrupts: dict[int, Interrupt] = field(default_factory=dict)
+    mail: dict[int, dict[int, Message]] = field(default_factory=dict)
+    """By thread, in the order of arrival, by `seq`."""
+    dead: dict[int, Message] = field(default_factory=dict)
     absent: dict[int, int] = field(default_factory=dict)
     """By run, how many of the blobs that this write's changes brought are not there."""
 
@@ -38,6 +62,47 @@ class Look:
     def has_recorded(self, run: Run) -> bool:
         """Whether the claim that has this run now has recorded anything."""
         return any(row.fence == run.fence for row in self.logs.get(run.id, {}).values())
+
+    def thread_named(self, thread_id: str) -> Thread | None:
+        return next((row for row in self.threads.values() if row.thread_id == thread_id), None)
+
+    def is_full(self, thread: int) -> bool:
+        """Whether a mailbox takes no more."""
+        return len(self.mail.get(thread, {})) >= limits.MAILBOX_MAX
+
+    def has_come(self, wait: Wait) -> bool:
+        """Whether what is waited for is there, whatever the time."""
+        target = wait.target or 0
+        match wait.kind:
+            case WaitKind.TIMER:
+                return False
+            case WaitKind.ANSWER:
+                asked = self.interrupts.get(target)
+                return asked is not None and asked.state is not InterruptState.OPEN
+            case WaitKind.MESSAGE:
+                box = self.mail.get(self.runs[wait.run].thread, {})
+                return any(not wait.labels or message.label in wait.labels for message in box.values())
+            case WaitKind.RUN:
+                run = self.runs.get(target)
+                return run is not None and (run.state in TERMINAL or run.state is RunState.HELD)
+            case WaitKind.ROOM:
+                return not self.is_full(target)
+
+    def oldest_question(self, run: int, now_us: int) -> int | None:
+        """The oldest open question of a run."""
+        asked = (each for each in self.interrupts.values() if each.run == run and is_open(each))
+        return min((each.id for each in asked if each.expires_at is None or each.expires_at > now_us), default=None)
+
+    def tree(self, run: int) -> list[int]:
+        """A run and its descendants, without the detached ones and what is below them."""
+        found = [run]
+        for each in found:
+            found += [row.id for row in self.runs.values() if row.parent == each and not row.detached]
+        return found
+
+
+def is_open(interrupt: Interrupt) -> bool:
+    return interrupt.state is InterruptState.OPEN
 
 
 @dataclass(frozen=True, slots=True)

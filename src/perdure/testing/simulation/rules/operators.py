@@ -17,8 +17,9 @@ def of_operator(write: Write) -> Iterator[str]:
         sent_on = was.state is RunState.HELD
     else:
         sent_on = was.state in (RunState.FAILED, RunState.CANCELLED) and not would_undo(write.before, was)
-    if sent_on and (run.state is not RunState.QUEUED or run.strikes or run.reason is not None):
-        yield f"run r{run.id} was {was.state} and is {run.state} by {write.verb}, {run.strikes} strikes, {run.reason}"
+    forgotten = write.verb == "release" or (run.cancel, run.deadline_at) == (None, None)
+    if sent_on and (run.state is not RunState.QUEUED or run.strikes or run.reason is not None or not forgotten):
+        yield f"run r{run.id} was {was.state} and is {run.state} by {write.verb}, {run.strikes} strikes, {run.reason}, cancellation {run.cancel}, deadline {run.deadline_at}"
     if not sent_on and run != was:
         yield f"run r{run.id} was {was.state} and was not to be sent on by {write.verb}; it is {run.state}"
 
@@ -39,4 +40,6 @@ def _gives_way(head: Run, run: Run) -> bool:
 
 def is_over(look: Look, run: Run) -> bool:
     """Whether nothing more is to come of this run."""
-    return run.state is RunState.COMPLETED or (run.state is RunState.FAILED and would_undo(look, run))
+    return run.state in (RunState.COMPLETED, RunState.CANCELLED) or (
+        run.state is RunState.FAILED and would_undo(look, run)
+    )

@@ -13,11 +13,18 @@ from perdure.testing.simulation.rules.look import Write
 MAY_CHANGE: Final[dict[str, frozenset[str]]] = {
     "claim": frozenset({"state", "worker", "fence", "attempt", "deployment", "started_at"}),
     "commit": frozenset({"state", "worker", "ready", "ready_at", "super_step", "ended_at", "reason", "detail"}),
-    "take_over": frozenset({"state", "worker", "fence", "recoveries", "strikes", "reason", "detail"}),
+    "take_over": frozenset({"state", "worker", "fence", "recoveries", "strikes", "reason", "detail", "ready_at"}),
     "retire": frozenset({"state", "worker", "fence"}),
     "give_back": frozenset({"state", "worker", "fence"}),
-    "retry": frozenset({"state", "ready", "ready_at", "strikes", "reason", "detail", "ended_at"}),
+    "retry": frozenset(
+        {"state", "ready", "ready_at", "strikes", "reason", "detail", "ended_at", "cancel", "rollback", "deadline_at"}
+    ),
     "release": frozenset({"state", "ready_at", "strikes", "reason", "detail"}),
+    "cancel": frozenset({"state", "ready", "ready_at", "reason", "detail", "ended_at", "cancel"}),
+    "start": frozenset({"state", "ready", "ready_at", "reason", "detail", "ended_at", "cancel", "rollback"}),
+    "answer": frozenset({"state", "ready_at"}),
+    "send": frozenset({"state", "ready_at"}),
+    "revive": frozenset({"state", "ready_at"}),
 }
 """The fields of a run that a verb may change; any other verb changes none."""
 
@@ -51,7 +58,8 @@ def of_workers(write: Write) -> Iterator[str]:
 
 
 def _born(write: Write, run: Run) -> Iterator[str]:
-    if write.verb != "start" or run.state is not RunState.QUEUED or run.worker is not None:
+    born = run.state is RunState.QUEUED or (run.state is RunState.CANCELLED and run.cancel is not None)
+    if write.verb not in ("start", "fork") or not born or run.worker is not None:
         yield f"run r{run.id} came into being by {write.verb}, {run.state}, with worker {run.worker}"
 
 
@@ -66,7 +74,7 @@ def _changed(write: Write, was: Run, run: Run) -> Iterator[str]:
         yield f"{name} went from {was.state} to {run.state}"
     if was.state in TERMINAL and verb != "retry":
         yield f"{name} was {was.state} and changed by {verb}"
-    if was.state is RunState.HELD and verb != "release":
+    if was.state is RunState.HELD and verb != "release" and run.state is not RunState.CANCELLED:
         yield f"{name} was held and changed by {verb}"
     if run.state is RunState.HELD and run.reason not in HELD_AS:
         yield f"{name} is held as {run.reason}: {run.detail}"
@@ -104,7 +112,11 @@ def _of_counts(verb: str, was: Run, run: Run) -> Iterator[str]:
 def _of_place(write: Write, was: Run, run: Run) -> Iterator[str]:
     """A run keeps its place in the queue, unless it is to wait or a person sends it on."""
     delays = [each.delay_us for each in write.changes if isinstance(each, RequeueRun) and each.run == run.id]
-    if write.verb == "commit" and run.ready_at != was.ready_at and delays == [0]:
+    delays = [0 for _ in delays] if was.cancel is not None else delays  # who is to clean up does not wait
+    if write.verb == "commit" and run.ready_at != was.ready_at and delays == [0] and run.state is RunState.QUEUED:
         yield f"run r{run.id} was handed back and lost its place: {was.ready_at} became {run.ready_at}"
-    if write.verb == "commit" and any(delays) and run.ready_at != write.now_us + max(delays):
+    due_at = write.now_us + max(delays, default=0)
+    if run.deadline_at is not None:
+        due_at = min(due_at, run.deadline_at)
+    if write.verb == "commit" and any(delays) and run.ready_at != due_at:
         yield f"run r{run.id} is to wait {max(delays)} us, and is due in {run.ready_at - write.now_us} us"

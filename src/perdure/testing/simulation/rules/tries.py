@@ -3,13 +3,13 @@ when the run is sent on in good order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from perdure.core.changes import RecordAttempt
 from perdure.testing.simulation.rules.look import Tries, Write
 
 
-def of_tries(write: Write, steps: Mapping[str, int], agents: Mapping[str, int]) -> Iterator[str]:
+def of_tries(write: Write, steps: Mapping[str, int], agents: Callable[[str], int]) -> Iterator[str]:
     """The tries that differ. `steps` and `agents` say how many tries their policies allow."""
     for id in write.touched:
         before, now = write.before.tries.get(id, {}), write.now.tries.get(id, {})
@@ -18,7 +18,7 @@ def of_tries(write: Write, steps: Mapping[str, int], agents: Mapping[str, int]) 
         yield from _gone(write, id, before, now)
         yield from _come(write, id, before, now)
         for super_step, key, number in sorted(now.keys() - before.keys()):
-            allowed = steps.get(step_of(key), 0) if key else agents.get(write.now.runs[id].agent, 0)
+            allowed = steps.get(step_of(key), 0) if key else agents(write.now.runs[id].agent)
             if number > allowed:
                 yield f"run r{id}: try {number} of {key!r} in super-step {super_step}, for {allowed} allowed tries"
 

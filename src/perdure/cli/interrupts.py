@@ -1,0 +1,78 @@
+"""`perdure interrupts`: the inbox, and one question."""
+
+from __future__ import annotations
+
+import click
+
+from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.stores import opened_app, parse_run, run_async
+from perdure.core.records import InterruptState, run_id
+
+ALL = "all"
+STATES = [*(state.value for state in InterruptState), ALL]
+
+
+@click.group()
+def interrupts() -> None:
+    """List the questions that agents have asked, or show one."""
+
+
+@interrupts.command("list")
+@click.option("--state", type=click.Choice(STATES), default="open", show_default=True, help="Questions in this state.")
+@click.option("--agent", help="Only questions of this agent.")
+@click.option("--thread-id", "--thread", "thread_id", metavar="THREAD", help="Only questions of this thread.")
+@click.option("--run", "run", metavar="RUN", help="Only questions of this run.")
+@click.option("--assignee", help="Only questions for this person.")
+@click.option("--tenant", help="Only questions of this tenant's runs.")
+@page_options("question")
+@store_option
+@json_option
+def list_interrupts(
+    *, store: str, state: str, run: str | None, limit: int, as_json: bool, **where: str | None
+) -> None:  # fmt: skip
+    """List questions of all agents and their children, oldest first."""
+    run_async(_list(store, state=state, run=run, limit=limit, as_json=as_json, where=where))
+
+
+async def _list(
+    url: str, *, state: str, run: str | None, limit: int, as_json: bool, where: dict[str, str | None]
+) -> None:  # fmt: skip
+    from perdure.cli.interrupt_pages import print_interrupts
+    from perdure.cli.waiting_documents import interrupt_document
+    from perdure.terminal.page import Page, print_json
+
+    chosen = None if state == ALL else state
+    of_run = None if run is None else run_id(parse_run(run))
+    async with opened_app(url) as app:
+        infos = await app.interrupts(
+            state=chosen, run_id=of_run, limit=limit, agent=where["agent"], thread_id=where["thread_id"],
+            assignee=where["assignee"], tenant=where["tenant"], after=where["after"],
+        )  # fmt: skip
+        now_us = await (await app._client()).store.now_us()
+    if as_json:
+        print_json([interrupt_document(info) for info in infos])
+    else:
+        print_interrupts(Page(), infos, state=chosen, now_us=now_us, limit=limit)
+
+
+@interrupts.command("show")
+@click.argument("interrupt")
+@store_option
+@json_option
+def show_interrupt(*, store: str, interrupt: str, as_json: bool) -> None:
+    """Show INTERRUPT: what is asked, what an answer must be, how to give it, and who answered what."""
+    run_async(_show(store, interrupt, as_json=as_json))
+
+
+async def _show(url: str, name: str, *, as_json: bool) -> None:
+    from perdure.cli.interrupt_pages import print_interrupt
+    from perdure.cli.waiting_documents import interrupt_document
+    from perdure.terminal.page import Page, print_json
+
+    async with opened_app(url) as app:
+        info = await app.interrupt_info(name)
+        now_us = await (await app._client()).store.now_us()
+    if as_json:
+        print_json(interrupt_document(info))
+    else:
+        print_interrupt(Page(), info, now_us=now_us)

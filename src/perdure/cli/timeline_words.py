@@ -1,0 +1,107 @@
+"""What a timeline says of a question, a message or a child, below the line of its record; and when it began."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from perdure.cli.reading import RunLog
+from perdure.cli.verbs import Verb, received
+from perdure.core.records import Checkpoint, Interrupt, InterruptState, Run, RunState, interrupt_id, run_id
+from perdure.core.snapshot import spilled
+from perdure.terminal.text import clean, duration
+
+HEAD_CHARS: Final = 400
+"""Of a value in a note: more than a line shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a record's work, or the wait for it, began, and how long it took; None where that is not known."""
+
+    at: int
+    took: int | None
+
+
+def span(row: Checkpoint, log: RunLog, *, parked_at: int | None) -> Span:
+    """A record's own times are those of the claim that made it. What was waited for while the run was parked began
+    earlier: a question when it was asked, anything else when the run was parked for it, at the latest."""
+    asked = log.question(row)
+    match log.verb(row):
+        case Verb.QUESTION if asked is not None:
+            return Span(asked.created_at, (asked.answered_at or row.ended_at) - asked.created_at)
+        case Verb.TIMER | Verb.RECEIVE | Verb.RESULT:
+            began = row.started_at if parked_at is None else min(parked_at, row.started_at)
+            return Span(began, row.ended_at - began)
+        case Verb.LIMIT:
+            return Span(row.started_at, None)
+        case _:
+            return Span(row.started_at, row.ended_at - row.started_at)
+
+
+def notes(row: Checkpoint, log: RunLog) -> Iterator[str]:
+    """The lines below a record that say what its key and its times do not."""
+    asked, child = log.question(row), log.child(row)
+    match log.verb(row):
+        case Verb.QUESTION:
+            if asked is not None:
+                yield asked_in_words(asked, log)
+                yield answered_in_words(asked, row, log)
+        case Verb.RECEIVE:
+            message = None if row.failed or spilled(row.payload) else received(row.payload)
+            if message is not None:
+                yield f"took {clean(message[0])}: {_head(row.payload, log, 1)}"
+        case Verb.LIMIT:
+            yield "its time ran out" if row.payload == b"\xc3" else "the block ended in time"
+        case Verb.START:
+            if child is not None:
+                yield f"started {run_id(child.id)} on thread {clean(child.thread_id)}, now {standing(child)}"
+        case Verb.RESULT:
+            if child is not None:
+                yield f"the result of {run_id(child.id)}"
+        case Verb.STEP | Verb.TIMER:
+            return
+        case other:
+            assert_never(other)
+
+
+def asked_in_words(asked: Interrupt, log: RunLog) -> str:
+    """The question: `asked i42 of alice: {"buy": "tea"}`."""
+    whom = f" of {clean(asked.assignee)}" if asked.assignee else ""
+    return f"asked {interrupt_id(asked.id)}{whom}: {_head(asked.payload, log)}"
+
+
+def answered_in_words(asked: Interrupt, row: Checkpoint | None, log: RunLog) -> str:
+    """What came of it; `row` is the record of that."""
+    match asked.state:
+        case InterruptState.ANSWERED:
+            after = "" if asked.answered_at is None else f" after {duration(asked.answered_at - asked.created_at)}"
+            who = f"{clean(asked.answered_by)} answered" if asked.answered_by else "answered"
+            return f"{who}{after}: {_head(asked.answer or b'', log)}"
+        case InterruptState.EXPIRED:
+            default = "" if row is None or row.failed else f"; its default stands: {_head(row.payload, log)}"
+            return f"nobody answered in time{default}"
+        case InterruptState.WITHDRAWN:
+            return "withdrawn: nobody waits for an answer any more"
+        case InterruptState.OPEN:
+            return "still open"
+        case _:
+            assert_never(asked.state)
+
+
+def standing(child: Run) -> str:
+    """A child's state, in a word or two."""
+    if child.state is RunState.HELD:
+        return f"held ({clean(child.reason or '')})"
+    return child.state.value
+
+
+def _head(payload: bytes, log: RunLog, part: int | None = None) -> str:
+    """The beginning of a value, as JSON; of one of its parts, where that is asked for."""
+    if spilled(payload) and payload not in log.loaded:
+        return "(large; --full shows it)"
+    value = log.value(payload)
+    text = json.dumps(value if part is None else value[part], ensure_ascii=False)
+    return clean(text if len(text) <= HEAD_CHARS else text[:HEAD_CHARS] + "…")

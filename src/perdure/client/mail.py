@@ -1,0 +1,143 @@
+"""Mail from outside: messages into threads' mailboxes, what lies in them, and dead letters.
+
+A message is on disk when `send` returns. It carries the name of its type, by which receivers pick theirs. Sends of one
+process share a transaction; messages of one sender to one thread arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from perdure.client.connection import Client
+from perdure.client.info import moment, plain
+from perdure.client.requests import page_limit
+from perdure.client.waits import thread_names
+from perdure.core.changes import Bounce, NewMessage, NotSent
+from perdure.core.durations import Duration, seconds
+from perdure.core.labels import label_of, message_bytes
+from perdure.core.records import Message, message_id, parse_id
+from perdure.core.snapshot import spill
+from perdure.errors import NotFound, UsageError
+from perdure.runtime.mail import full, no_thread
+from perdure.runtime.payloads import load_payload
+from perdure.runtime.starting import checked_id
+from perdure.store.protocol import Store
+
+OnFull = Literal["reject", "block"]
+
+LOOK_S_FIRST: Final = 0.02
+LOOK_S_MAX: Final = 1.0
+"""How long a sender that waits for room waits between tries: nothing tells it, and a full mailbox holds plenty."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInfo:
+    """A message that waits to be received, or a dead letter."""
+
+    id: str
+    """Its name: `m42`."""
+    thread_id: str
+    seq: int
+    """The order of arrival in its mailbox."""
+    sender: str | None
+    """The run that sent it; None if it came from outside."""
+    type: str
+    """The name of its type, by which receivers pick theirs."""
+    message: Any
+    """Plain data."""
+    sent_at: datetime
+    dead: str | None
+    """Why it could not be received; None while it waits."""
+
+
+async def send(client: Client, thread_id: str, message: Any, *, on_full: OnFull, timeout: Duration | None) -> str:
+    """Put a message into a mailbox; returns its id once it is on disk."""
+    name = checked_id("a thread id", thread_id)
+    if on_full not in ("reject", "block"):
+        raise UsageError(f'on_full is {on_full!r}; it must be "reject" or "block"')
+    limit_s = None if timeout is None else seconds(timeout, what="a time-out")
+    label = label_of(message)
+    payload, blobs = spill(message_bytes(message))
+    new = NewMessage(await client.ids.take(1), name, "", label, payload, blobs)
+    bounced = await _sent(client, new)
+    if bounced is Bounce.FULL and on_full == "block":
+        bounced = await _sent_when_there_is_room(client, new, limit_s)
+    if bounced is not None:
+        raise no_thread(name) if bounced is Bounce.NO_THREAD else full(name)
+    return message_id(new.id)
+
+
+async def _sent(client: Client, message: NewMessage) -> Bounce | None:
+    """None if it has arrived, else why not."""
+    outcome = await client.send(message)
+    return outcome.why if isinstance(outcome, NotSent) else None
+
+
+async def _sent_when_there_is_room(client: Client, message: NewMessage, limit_s: float | None) -> Bounce | None:
+    bounced: Bounce | None = Bounce.FULL
+    pause_s = LOOK_S_FIRST
+    loop = asyncio.get_running_loop()
+    give_up_at = None if limit_s is None else loop.time() + limit_s
+    while bounced is Bounce.FULL:
+        left_s = LOOK_S_MAX if give_up_at is None else give_up_at - loop.time()
+        if left_s <= 0:
+            return bounced
+        await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
+        pause_s = min(pause_s * 2, LOOK_S_MAX)
+        bounced = await _sent(client, message)
+    return bounced
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+async def mailbox(client: Client, thread: int, thread_id: str, *, limit: int, after: int) -> list[MessageInfo]:
+    """The messages that wait in a mailbox, in order."""
+    rows = await client.store.mailbox(thread, limit=page_limit(limit), after=after)
+    return await _infos(client.store, rows, {thread: thread_id})
+
+
+async def dead_letters(client: Client, thread_id: str | None, *, limit: int, after: str | None) -> list[MessageInfo]:
+    """A page of dead letters, by id."""
+    last = 0 if after is None else message_number(after)
+    page = page_limit(limit)
+    thread = None
+    if thread_id is not None:
+        thread = await client.store.get_thread(checked_id("a thread id", thread_id))
+        if thread is None:
+            raise NotFound(f"no thread {thread_id!r} in {client.store.url}", thread_id=thread_id)
+    rows = await client.store.dead_letters(None if thread is None else thread.id, limit=page, after=last)
+    return await _infos(client.store, rows, {} if thread is None else {thread.id: thread.thread_id})
+
+
+async def replay(client: Client, message: str) -> MessageInfo:
+    """Put a dead letter back into its mailbox."""
+    row = await client.store.revive(message_number(message))
+    if row is None:
+        raise NotFound(f"no dead letter {message} in {client.store.url}; app.dead_letters() lists them", id=message)
+    return (await _infos(client.store, [row], {}))[0]
+
+
+def message_number(name: object) -> int:
+    """The number behind a message's id."""
+    number = parse_id("m", name) if isinstance(name, str) else None
+    if number is None:
+        raise UsageError(f"{name!r} is not a message's id; they look like m42")
+    return number
+
+
+async def _infos(store: Store, rows: Iterable[Message], names: dict[int, str]) -> list[MessageInfo]:
+    rows = list(rows)
+    known = names | await thread_names(store, {row.thread for row in rows}.difference(names))
+    return [
+        MessageInfo(
+            message_id(row.id), known.get(row.thread, str(row.thread)), row.seq, row.sender or None, row.label,
+            plain(await load_payload(store, row.thread, row.payload)), moment(row.sent_at), row.dead,
+        )
+        for row in rows
+    ]  # fmt: skip

@@ -1,0 +1,282 @@
+"""Answers to questions: the schema they must fit, and the form in which they are compared and recorded.
+
+A question's schema travels as JSON Schema, so that whoever answers (another process, a page, a person with a
+terminal) needs nothing of the code that asked. A type is turned into one where the question is asked; a schema given
+as a dict is checked there, so that it cannot be broken when somebody answers.
+
+An answer is JSON-shaped data, or a value that has such a form (a dataclass, a model, a date). Answers that are equal as
+JSON have the same canonical bytes: dicts in the order of their keys, whole numbers without a fraction. So giving the
+same answer twice can be told from giving two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from perdure.core import models
+from perdure.core.codec import UNDECLARED, codec_for
+from perdure.core.declared import annotation_name, decode_custom
+from perdure.core.digests import digest
+from perdure.core.limits import SCHEMA_BYTES_MAX
+from perdure.core.paths import SUBCLASSED, locate, scalar, type_name
+from perdure.errors import InvalidAnswer, NotSerializable, UsageError
+
+_REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
+
+_WHOLE_MAX: Final = 2.0**53
+"""Up to here a float names one whole number."""
+
+_SHOWN_CHARS_MAX: Final = 200
+"""Of an answer, or of what was expected, in a message."""
+
+_FORMATS: Final[dict[str, type]] = {
+    "date-time": datetime, "date": date, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
+}  # fmt: skip
+"""Formats that an answer is held to by trying whether it can be read as that type, as the asking agent will."""
+
+_DATA: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are no schemas."""
+
+
+# -- where a question is asked --------------------------------------------------------------------------------------
+
+
+def schema_bytes(schema: Any) -> bytes | None:
+    """The JSON schema of an answer, as JSON text, from a type or from a schema in a dict; None where anything will do.
+
+    Raises `UsageError` for a type whose values cannot be recorded, or a dict that is no JSON schema.
+    """
+    if schema is None or schema is Any or schema is object:
+        return None
+    if not isinstance(schema, dict):
+        return _schema_text(_schema_of_type(schema), annotation_name(schema))
+    text = _schema_text(schema, "the dict")
+    _check_schema(msgspec.json.decode(text))
+    return text
+
+
+def payload_digest(payload: bytes) -> str:
+    """What names the content that is being approved: the digest of the encoded payload of a question, in hex."""
+    return digest(payload).hex()
+
+
+def _schema_text(schema: Any, source: str) -> bytes:
+    try:
+        text = msgspec.json.encode(schema)
+    except _REFUSED as error:
+        raise UsageError(f"schema={source} cannot be written as JSON: {error}. Give plain data.") from error
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise UsageError(
+            f"schema={source} has {len(text):,} bytes as JSON, the limit is {SCHEMA_BYTES_MAX:,}. Ask for less at once."
+        )
+    return text
+
+
+def _schema_of_type(annotation: Any) -> dict[str, Any]:
+    codec_for(annotation)  # which refuses a type whose values cannot be recorded
+    if models.mentions_pydantic(annotation):
+        return models.json_schema(annotation)
+    definitions: dict[str, Any] = {}
+
+    def of_model(cls: type) -> dict[str, Any]:
+        inner = models.json_schema(cls)
+        definitions.update(inner.pop("$defs", {}))
+        return inner
+
+    schema = msgspec.json.schema(annotation, schema_hook=of_model)
+    if definitions:
+        schema["$defs"] = {**definitions, **schema.get("$defs", {})}
+    return schema
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        _kind_of(schema).check_schema(schema)
+    except SchemaError as error:
+        raise UsageError(
+            f"schema= is not a JSON schema, at {error.json_path}: {_short(error.message)}. Correct it, or give a type "
+            "such as bool, Literal['yes', 'no'] or a dataclass."
+        ) from error
+    _check_references(schema)
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    """Every `$ref` leads somewhere now: nothing is fetched when somebody answers."""
+    from jsonschema_specifications import REGISTRY
+    from referencing import Resource
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    if any("$id" in part for part in _parts(schema) if part is not schema):
+        return  # with bases of their own: told when they are used
+    resource: Any = Resource.from_contents(schema, default_specification=DRAFT202012)
+    base = resource.id() or ""
+    resolver = REGISTRY.with_resource(base, resource).resolver(base)
+    for part in _parts(schema):
+        reference = part.get("$ref")
+        if not isinstance(reference, str):
+            continue
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            raise UsageError(
+                f"schema= refers to {reference!r}, which is not in it: nothing is fetched from elsewhere. Put it under "
+                '"$defs".'
+            ) from error
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and every dict inside it that may be one."""
+    todo = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict):
+            yield part
+            todo += [inner for name, inner in part.items() if name not in _DATA]
+        elif isinstance(part, list):
+            todo += part
+
+
+# -- where it is answered -------------------------------------------------------------------------------------------
+
+
+def check_answer(schema: bytes | None, value: Any) -> None:
+    """Raises `InvalidAnswer`, with `path` and with what was expected there, for an answer that does not fit."""
+    if schema is None:
+        return
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    data = _plain(value, binary=False)
+    try:
+        error: Any = best_match(_validator(schema).iter_errors(data))
+    except (RecursionError, Unresolvable) as failed:
+        why = "it is nested too deeply" if isinstance(failed, RecursionError) else f"the schema has a hole: {failed}"
+        raise InvalidAnswer(f"The answer cannot be checked: {why}.", path="$") from failed
+    if error is not None:
+        expected = {error.validator: error.validator_value}
+        raise InvalidAnswer(
+            f"The answer does not fit the question at {error.json_path}: {_short(error.message)}. "
+            f"Expected there: {_short(msgspec.json.encode(expected).decode())}. The question stays open.",
+            path=error.json_path, expected=expected,
+        )  # fmt: skip
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """The record of an answer, the same for equal ones; `decode_answer`, or any codec, reads it.
+
+    Raises `NotSerializable`, with `path`, for what is no data, and `PayloadTooLarge`.
+    """
+    data = _plain(value, binary=True)
+    try:
+        return UNDECLARED.encode(_whole(data))
+    except RecursionError as error:
+        raise NotSerializable("The answer cannot be recorded: it is nested too deeply.", path="$") from error
+
+
+def decode_answer(annotation: Any, payload: bytes) -> Any:
+    """An answer as the type that was asked for (a schema in a dict, or None, asks for plain data).
+
+    Where the answer came as JSON, what JSON has no form of is read from the one it is given there: bytes from Base64,
+    keys of a dict from text. Raises `NotSerializable`, with `path`, if it is none of that type.
+    """
+    if annotation is None or isinstance(annotation, dict):
+        return UNDECLARED.decode(payload)
+    codec = codec_for(annotation)
+    try:
+        return codec.decode(payload)
+    except NotSerializable:
+        try:
+            return msgspec.convert(UNDECLARED.decode(payload), annotation, str_keys=True, dec_hook=decode_custom)
+        except _REFUSED:
+            pass
+        raise
+
+
+def _plain(value: Any, *, binary: bool) -> Any:
+    """An answer as JSON-shaped data, dicts in the order of their keys; `binary` leaves bytes and keys as they are."""
+    try:
+        return msgspec.to_builtins(
+            value, builtin_types=(bytes,) if binary else None, str_keys=not binary, enc_hook=_stand_in, order="sorted"
+        )
+    except _REFUSED as error:
+        found = locate(value, lambda part: msgspec.to_builtins(part, enc_hook=_stand_in))
+        raise NotSerializable(
+            f"The answer cannot be recorded at {found.path}: {found.reason}. Give JSON-shaped data.", path=found.path
+        ) from error
+
+
+def _stand_in(part: Any) -> Any:
+    """The plain form of what msgspec does not know."""
+    if models.is_model(type(part)):
+        return models.model_fields(part)
+    if isinstance(part, SUBCLASSED):
+        return scalar(part)
+    if "pydantic" in sys.modules:
+        return models.encode_part(part)
+    raise TypeError(f"a {type_name(type(part))} is not data")
+
+
+def _whole(data: Any) -> Any:
+    """The same data with whole numbers as ints: JSON does not tell 1.0 from 1."""
+    match data:
+        case float() if data.is_integer() and abs(data) <= _WHOLE_MAX:
+            return int(data)
+        case dict():
+            return {key: _whole(part) for key, part in data.items()}
+        case list() | tuple():
+            return [_whole(part) for part in data]
+        case _:
+            return data
+
+
+# -- jsonschema, which is loaded when the first schema is used --------------------------------------------------------
+
+
+def _kind_of(schema: dict[str, Any]) -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+
+    return validator_for(schema, default=Draft202012Validator)
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Any:
+    from jsonschema_specifications import REGISTRY
+
+    document = msgspec.json.decode(schema)
+    kind = _kind_of(document)
+    return kind(document, registry=REGISTRY, format_checker=_formats())
+
+
+@lru_cache(maxsize=1)
+def _formats() -> Any:
+    from jsonschema import FormatChecker
+
+    checker = FormatChecker(tuple(FormatChecker.checkers))
+    for name, kind in _FORMATS.items():
+        checker.checks(name, raises=ValueError)(_reads_as(kind))
+    return checker
+
+
+def _reads_as(kind: type) -> Callable[[object], bool]:
+    def reads(text: object) -> bool:
+        if isinstance(text, str):
+            msgspec.convert(text, kind)
+        return True
+
+    return reads
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."

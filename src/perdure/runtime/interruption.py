@@ -1,0 +1,80 @@
+"""Interruptions: what ends a run's code from outside, and still lets it clean up.
+
+A cancellation or a deadline cancels the agent's task, as `asyncio` would: the body in flight is cancelled, `finally`
+and `except CancelledError` run, and may call verbs. Whatever the code returns or raises after it, the run has lost: it
+ends as `cancelled`, or fails with `DeadlineExceeded`.
+
+An execution that begins when the interruption is known already, since a worker died in the cleaning up, say, must be
+interrupted at the same place as before. That place is where the recorded steps end. So code is replayed until no task
+is about to run; steps and waits without a record stand still at the `Gate` meanwhile; then the interruption is
+delivered. So is a `perdure.timeout` that has run out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perdure.runtime.known import Durable
+from perdure.runtime.rest import Rest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Its cancellation was requested; durable, and nobody takes it back."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cancelled: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Its deadline has come."""
+
+    def __str__(self) -> str:
+        return "its deadline has come"
+
+
+Interruption = Cancelled | Overdue
+
+
+class Gate:
+    """Holds back what is not on record until interruptions have been delivered."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+        self._deliveries: list[Callable[[], None]] = []
+        self.waiting: list[Durable] = []
+
+    @property
+    def shut(self) -> bool:
+        """Whether something is still to be delivered."""
+        return bool(self._deliveries)
+
+    def deliver_at_rest(self, deliver: Callable[[], None]) -> None:
+        """Call this once no task is about to run; until then the gate is shut."""
+        self._deliveries.append(deliver)
+        if len(self._deliveries) == 1:
+            self._rest.settled.append(self._open)
+        self._rest.look_soon()
+
+    async def passed(self) -> None:
+        """Wait until it is open."""
+        while self._deliveries:
+            here = Durable()
+            self.waiting.append(here)
+            self._rest.look_soon()
+            try:
+                await here
+            finally:
+                self.waiting.remove(here)
+
+    def _open(self) -> None:
+        deliveries, self._deliveries = self._deliveries, []
+        for deliver in deliveries:
+            deliver()
+        for future in self.waiting:
+            if not future.done():
+                future.set_result(None)

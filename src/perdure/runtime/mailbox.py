@@ -1,0 +1,58 @@
+"""A thread's mailbox, as the run that owns the thread reads it: in order, each message by one branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.core.changes import BuryMessage
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import Message, message_id, run_id
+from perdure.runtime.service import outlast
+from perdure.telemetry import emit
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
+
+
+class Mailbox:
+    """What has been read and not been taken, and how far the reading has come. New messages come at the end."""
+
+    def __init__(self, at: SuperStep) -> None:
+        self._at = at
+        self._unread: dict[int, Message] = {}
+        self._read = 0
+        self._begun = at.number == at.claimed.super_step
+
+    async def next(self, labels: tuple[str, ...]) -> Message | None:
+        """Take the oldest message with one of these labels (none: any); None if there is none."""
+        while True:
+            for message in self._unread.values():
+                if not labels or message.label in labels:
+                    return self._unread.pop(message.seq)
+            if not await self._more():
+                return None
+
+    def put_back(self, message: Message) -> None:
+        """Nobody received it after all."""
+        self._unread = dict(sorted({**self._unread, message.seq: message}.items()))
+
+    def bury(self, message: Message, why: str) -> None:
+        """Put a message that nobody can receive as it is among the dead letters."""
+        claimed = self._at.claimed
+        emit("message.dead", run=run_id(claimed.run), message=message_id(message.id), why=why)
+        self._at.submit(BuryMessage(claimed.run, claimed.fence, claimed.thread, message.seq, why))
+
+    async def _more(self) -> bool:
+        """Read on; whether there was something."""
+        at, after = self._at, self._read
+        if not self._begun:
+            await at.flushed()  # what the super-step before has taken is out of it then
+            self._begun = True
+        page = await outlast(
+            "mailbox", lambda: at.host.store.mailbox(at.claimed.thread, limit=LIST_ROWS_MAX, after=after)
+        )
+        for message in page:
+            if message.seq > self._read:  # another branch may have read on meanwhile
+                self._read = message.seq
+                self._unread[message.seq] = message
+        return bool(page)

@@ -1,0 +1,220 @@
+"""Durable waits of one super-step.
+
+A wait is a step whose record says what came. Until then a row in the store says what the run waits for (`OpenWait`),
+and the task stands at a `Durable` future. What makes the wait ready is found by looking at the store: at the claim,
+when a hint comes, or at the next poll (`waker.py`); then the verb reads what came and writes the record, which deletes
+the row (`CloseWait`).
+
+When the run has come to rest (`rest.py`), it is parked: the store lets go of it first, unless something has come
+meanwhile, and then its code is unwound. A branch that agent code cancels withdraws its wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perdure.core.changes import (
+    AppendCheckpoint,
+    Change,
+    CloseWait,
+    CommitOutcome,
+    NewInterrupt,
+    OpenWait,
+    ParkRun,
+)
+from perdure.core.records import Blob, Wait, WaitKind
+from perdure.errors import Unwind
+from perdure.runtime.group import Batch
+from perdure.runtime.interruption import Cancelled
+from perdure.runtime.known import Durable
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
+
+EARLY_S = 0.005
+"""How long to wait before the next look at a time that should have come: the store's clock has not got there yet."""
+
+
+class Pending:
+    """A wait that is open, and who stands at it."""
+
+    __slots__ = ("due_s", "future", "key", "on_ready")
+
+    def __init__(self, key: str, due_s: float | None) -> None:
+        self.key = key
+        self.due_s = due_s
+        """When to look at the latest, on the machine's monotonic clock."""
+        self.future: Durable | None = None
+        self.on_ready: Callable[[Wait], None] | None = None
+
+
+class Waiting:
+    """The waits of one super-step."""
+
+    def __init__(self, at: SuperStep, waits: tuple[Wait, ...]) -> None:
+        self._at = at
+        self._known = {wait.key: wait for wait in waits}
+        """As the claim found them, until somebody comes to them."""
+        self.pending: dict[str, Pending] = {}
+        self.used = bool(waits)
+        """Whether this super-step has rows to be deleted at its end."""
+        self.parking = False
+        self._knows = False
+        """Whether the run that is being parked knows of its cancellation."""
+        self.awake = False
+        """The store would not let go of the run: it is not asked again before the waker has looked."""
+        self._rows = {wait.key for wait in waits}
+        """Keys of the waits that have a row, or are about to."""
+        self._opened: Batch[Change, CommitOutcome] | None = None
+        """What puts the newest of them on disk."""
+
+    @property
+    def futures(self) -> list[Durable]:
+        """What tasks stand at now."""
+        return [each.future for each in self.pending.values() if each.future is not None]
+
+    @property
+    def timed(self) -> bool:
+        """Whether one of its waits has a time."""
+        return any(each.due_s is not None for each in self.pending.values())
+
+    def knows(self, key: str) -> bool:
+        """Whether the claim found a wait under this key that nobody has come to yet."""
+        return key in self._known
+
+    async def until(
+        self, key: str, kind: WaitKind, *, delay_us: int | None = None, due_at: int | None = None,
+        target: int | None = None, labels: tuple[str, ...] = (), interrupt: NewInterrupt | None = None,
+        blobs: tuple[Blob, ...] = (),
+    ) -> Wait:  # fmt: skip
+        """Wait until this is ready, and return it as it is then; the caller writes the record. Again for a wait that
+        was ready and, seen closer, was not: then without arguments that count."""
+        at = self._at
+        at.check()
+        found = self._open(key, kind, delay_us, due_at, target, labels, interrupt, blobs)
+        if found is not None:
+            return found
+        pending = self.pending[key]
+        pending.future = Durable()
+        at.rest.look_soon()
+        at.host.waker.look_at(pending.due_s)
+        try:
+            wait: Wait = await pending.future
+            return wait
+        except asyncio.CancelledError:
+            self.withdraw(key)
+            raise
+        finally:
+            self.pending.pop(key, None)
+
+    def watch(
+        self, key: str, on_ready: Callable[[Wait], None], *, delay_us: int | None = None, due_at: int | None = None
+    ) -> None:
+        """Have `on_ready` called when this time has come, or at once; no task stands there."""
+        found = self._open(key, WaitKind.TIMER, delay_us, due_at, None, (), None, ())
+        if found is not None:
+            on_ready(found)
+            return
+        self.pending[key].on_ready = on_ready
+        self._at.host.waker.look_at(self.pending[key].due_s)
+
+    def close(
+        self, key: str, record: AppendCheckpoint | None = None, *, take: int | None = None, expired: bool = False
+    ) -> CloseWait:
+        """The change that ends a wait."""
+        claimed = self._at.claimed
+        self.pending.pop(key, None)
+        self._known.pop(key, None)
+        self._rows.discard(key)
+        return CloseWait(claimed.run, claimed.fence, claimed.thread, self._at.number, key, record, take, expired)
+
+    def withdraw(self, key: str) -> None:
+        """The branch that waited was cancelled by its own code: nobody waits any more."""
+        if self._at.ending is None and key in self._rows:
+            self._at.submit(self.close(key))
+
+    def take_opened(self) -> Batch[Change, CommitOutcome] | None:
+        """What puts on disk the waits that have been opened since this was asked last."""
+        opened, self._opened = self._opened, None
+        return opened
+
+    def feed(self, wait: Wait) -> None:
+        """The store says that this is ready; a time that has not come is looked at again."""
+        if wait.super_step != self._at.number or self.parking:
+            return
+        pending = self.pending.get(wait.key)
+        if pending is None:
+            return
+        if not wait.ready:
+            pending.due_s = self._due_s(wait.due_at)
+            return
+        del self.pending[wait.key]
+        if pending.on_ready is not None:
+            pending.on_ready(wait)
+        elif pending.future is not None and not pending.future.done():
+            pending.future.set_result(wait)
+
+    def looked(self) -> None:
+        """The waker has looked, and delivered what had come."""
+        if self.awake:
+            self.awake = False
+            self._at.rest.look_soon()
+
+    def unwind(self, error: Unwind) -> None:
+        """Have every wait raise this: the run is parked, and its code is to end."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # where nobody stands at it any more
+
+    def ask_to_park(self) -> Batch[Change, CommitOutcome]:
+        """Ask the store to let go of the run. Until it has answered, nothing is delivered here, so nothing goes on."""
+        at = self._at
+        claimed = at.claimed
+        for key in tuple(self._known):  # where no code comes to any more: they would keep it awake
+            at.submit(self.close(key))
+        self.parking = True
+        self._knows = isinstance(at.interruption, Cancelled)
+        return at.submit(ParkRun(claimed.run, claimed.fence, claimed.thread, self._knows))
+
+    async def parked(self, asked: Batch[Change, CommitOutcome]) -> bool:
+        """Whether the store has let go of it; False where something has come."""
+        try:
+            outcome = await asyncio.shield(asked.done)
+        finally:
+            self.parking = False
+        run = self._at.claimed.run
+        return run not in outcome.awake and (self._knows or run not in outcome.cancelled)
+
+    def _open(
+        self, key: str, kind: WaitKind, delay_us: int | None, due_at: int | None, target: int | None,
+        labels: tuple[str, ...], interrupt: NewInterrupt | None, blobs: tuple[Blob, ...],
+    ) -> Wait | None:  # fmt: skip
+        """Make it pending, with a row in the store; or return it, where the claim found it ready."""
+        at, claimed = self._at, self._at.claimed
+        known = self._known.pop(key, None)
+        if known is not None:
+            if known.ready:
+                return known
+            self.pending[key] = Pending(key, self._due_s(known.due_at))
+            return None
+        self.used = True
+        self._rows.add(key)
+        self._opened = at.submit(
+            OpenWait(
+                claimed.run, claimed.fence, claimed.thread, at.number, key, kind, delay_us, due_at, target, labels,
+                interrupt, blobs,
+            )
+        )  # fmt: skip
+        times = [self._due_s(due_at), None if delay_us is None else at.host.clock.monotonic() + delay_us / 1e6]
+        self.pending[key] = Pending(key, min((time for time in times if time is not None), default=None))
+        return None
+
+    def _due_s(self, due_at: int | None) -> float | None:
+        """When a time on the store's clock comes on the machine's, about; not before now."""
+        if due_at is None:
+            return None
+        at = self._at
+        return max(at.claimed_s + (due_at - at.claimed.now) / 1e6, at.host.clock.monotonic() + EARLY_S)

@@ -1,0 +1,124 @@
+"""The waker: tells the runs in a worker's hands what has come for them.
+
+Most runs that wait are parked, and the store wakes them. This is for the others: a run of which one branch waits while
+another works, and any run whose cancellation was requested. The waker looks when a hint comes, when the time of a wait
+does, and at the fallback poll; each look is one query for the waits of all, and one for the cancellations. With nothing
+in hand a look asks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from typing import TYPE_CHECKING, Final
+
+from perdure.runtime.interruption import Cancelled
+from perdure.runtime.service import serve
+from perdure.store.protocol import Hint
+
+if TYPE_CHECKING:
+    from perdure.runtime.execution import Execution
+    from perdure.runtime.tenure import Tenure
+    from perdure.runtime.waiting import Pending
+
+REST_S: Final = 0.002
+"""Between two looks at least: what comes in one moment is seen in one look."""
+
+
+class Waker:
+    """Looks for one tenure."""
+
+    def __init__(self, tenure: Tenure) -> None:
+        self._tenure = tenure
+        self._wake = asyncio.Event()
+        self._at_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deaf = tenure.store.listen(self._hear)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            await serve("waker", self._tick)
+        finally:
+            self._deaf()
+            self.look_at(None)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def look(self) -> None:
+        """Something may have come."""
+        self._wake.set()
+
+    def look_at(self, at_s: float | None) -> None:
+        """Look at this time on the machine's monotonic clock, too."""
+        if at_s is None or (self._at_s is not None and self._at_s <= at_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at_s = at_s
+        delay_s = max(0.0, at_s - self._tenure.clock.monotonic())
+        # In a context of its own: that of the agent which waits would hold on to it after it has been parked.
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._due, context=Context())
+
+    async def why_cancelled(self, run: int) -> str:
+        """The reason that is on the run's row."""
+        row = await self._tenure.reads.runs.one(run)
+        return (row.cancel if row is not None else None) or "no reason is known"
+
+    def _due(self) -> None:
+        self._timer = self._at_s = None
+        self._wake.set()
+
+    async def _tick(self) -> float:
+        try:
+            async with asyncio.timeout(self._tenure.settings.poll_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        try:
+            await self._look()
+        except BaseException:
+            self._wake.set()  # what was known is lost: look again
+            raise
+        return REST_S
+
+    async def _look(self) -> None:
+        executions = self._tenure.executions
+        if not executions or self._tenure.lost.is_set():
+            return
+        cancelled = await self._tenure.store.cancellations(self._tenure.worker)
+        for run, reason in cancelled.items():
+            if run in executions:
+                executions[run].interrupt(Cancelled(reason))
+        waiting = [run for run, execution in executions.items() if _pending(execution)]
+        if not waiting:
+            return
+        for wait in await self._tenure.store.waits(waiting):
+            execution = executions.get(wait.run)
+            if execution is not None and execution.current is not None:
+                execution.current.waiting.feed(wait)
+        for run in waiting:
+            execution = executions.get(run)
+            if execution is not None and execution.current is not None and execution.current.has_waits:
+                execution.current.waiting.looked()
+        self._look_when_due()
+
+    def _look_when_due(self) -> None:
+        """Where times are what is waited for, look when the first of them comes."""
+        times = [
+            pending.due_s
+            for execution in self._tenure.executions.values()
+            for pending in _pending(execution)
+            if pending.due_s is not None
+        ]
+        self.look_at(min(times, default=None))
+
+    def _hear(self, hint: Hint) -> None:
+        if hint is Hint.WAKE:
+            self._wake.set()
+
+
+def _pending(execution: Execution) -> list[Pending]:
+    step = execution.current
+    return list(step.waiting.pending.values()) if step is not None and step.has_waits else []

@@ -1,0 +1,45 @@
+-- name: answer
+-- Answer an interrupt; whether there is one, and whether this was its first answer.
+select known, created from perdure.answer(:interrupt, :answer, :by, :b_digest, :b_data)
+
+-- name: get_interrupts
+-- These interrupts, by id, as they are by now; the columns are those of `records.Interrupt`.
+select
+  i.id, i.run, r.thread, t.thread_id, r.agent, i.super_step, i.key, i.name,
+  case when i.state = 'open' and i.expires_at <= perdure.now_us() then 'expired' else i.state end as state,
+  i.payload, i.schema, i.digest, i.on_timeout, i.assignee, r.tenant, i.created_at, i.expires_at, i.answer,
+  i.answered_by, i.answered_at
+from perdure.interrupts i
+join perdure.runs r on r.id = i.run
+join perdure.threads t on t.id = r.thread
+where i.id = any(:interrupts)
+order by i.id
+
+-- name: interrupts
+-- A page of interrupts, oldest id first. (What is null is left out of the plan, which is made for each call: so the index
+-- of the open ones serves those who ask for these.)
+select
+  i.id, i.run, r.thread, t.thread_id, r.agent, i.super_step, i.key, i.name,
+  case when i.state = 'open' and i.expires_at <= (select perdure.now_us()) then 'expired' else i.state end as state,
+  i.payload, i.schema, i.digest, i.on_timeout, i.assignee, r.tenant, i.created_at, i.expires_at, i.answer,
+  i.answered_by, i.answered_at
+from perdure.interrupts i
+join perdure.runs r on r.id = i.run
+join perdure.threads t on t.id = r.thread
+where i.id > :after
+  and (:state::text is null or :state not in ('open', 'expired') or i.state in ('open', :state))
+  and (:state::text is null or :state <> 'open' or i.state = 'open')
+  and (:state::text is null or :state in ('open', 'expired') or i.state = :state)
+  and (
+    :state::text is null
+    or :state not in ('open', 'expired')
+    or i.state <> 'open'
+    or coalesce(i.expires_at <= (select perdure.now_us()), false) = (:state = 'expired')
+  )
+  and (:run::bigint is null or i.run = :run)
+  and (:assignee::text is null or i.assignee = :assignee)
+  and (:thread_id::text is null or t.thread_id = :thread_id)
+  and (:agent::text is null or r.agent = :agent)
+  and (:tenant::text is null or r.tenant = :tenant)
+order by i.id
+limit :limit
