@@ -49,7 +49,7 @@ help:
 	@echo "make check     style, types, layers and the house rules (seconds)"
 	@echo "make chaos     real processes hurt for MINUTES on SQLite and on a Postgres of their own, or on STORE"
 	@echo "make sim       SEEDS simulated worlds in virtual time (STORE=memory or sqlite), or the story of one (SEED=)"
-	@echo "make prove     every mutation against 2,000 seeds each, thousands of seeds, the model, differential programs"
+	@echo "make prove     every mutation against 2,000 seeds each, thousands of seeds, the model, differential programs, waits, races"
 	@echo "make bench     how fast it is on this machine"
 	@echo "make demo-llm  the demonstration with a real language model (builds llama.cpp once: about 8 minutes)"
 	@echo "make format    set the code in the house style"
@@ -77,6 +77,8 @@ prove: $(VENV)/.ready-tests
 	@$(BIN)/python -m perdure.testing.simulation --store sqlite --seeds 500
 	@$(BIN)/python -m perdure.testing.model --large
 	@PERDURE_TEST_EVERY_POINT=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) tests/crash/test_every_commit_point.py
+	@PERDURE_TEST_WAITS=10000 PERDURE_TEST_RACES=1000 $(BIN)/python -m pytest --quiet -rP --numprocesses $(WORKERS) \
+	  --override-ini faulthandler_timeout=3600 tests/crash/test_wakeups.py tests/crash/test_races.py tests/crash/test_two_answer.py
 	@$(BIN)/python -m perdure.testing.differential --seeds 1000
 
 test: $(VENV)/.ready-tests

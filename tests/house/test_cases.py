@@ -32,9 +32,11 @@ PROVED = {
     2: Case("an old process drains while a new one starts under the same name"),
     3: Case("a worker drains for longer than its lease"),
     4: Case("ten processes start one key at once, and ten more while it runs"),
+    5: Case("cancel and complete race"),
     6: Case("a step blocks the event loop for three leases"),
     7: Case("a proxy swallows a listener's packets"),
     8: Case("SIGTERM with a hundred runs claimed and four of them in their bodies"),
+    9: Case("a graceful shutdown while a run waits for a person"),
     10: Case("workers whose clocks are ten minutes off, and a machine whose clock steps"),
     11: Case("a process recovers and executes what it has just started itself"),
     12: Case("a connection is lost after COMMIT and before its answer"),
@@ -45,35 +47,31 @@ PROVED = {
     17: Case("a hundred commits share a batch, and one is unstorable"),
     18: Case("large payloads and long names, beside a notification's limit in bytes"),
     19: Case("a crash in the middle of every attempt"),
+    20: Case("a wait times out, then a crash, then the same wait again"),
+    21: Case("two open questions are answered in reverse order"),
     22: Case("producers start overlapping keys in opposite orders"),
     23: Case("kill -9 between any two moves of a slot", waits_for="flow control: a limit that workers share"),
-    24: Case(
-        "a 429 with a Retry-After", waits_for="waiting: a wait that holds no slot; flow control: runs that share it"
-    ),
-    25: Case("five connections and five hundred waits", waits_for="waiting: runs that wait for children and messages"),
+    24: Case("a 429 with a Retry-After", waits_for="flow control: runs that share the limit"),
+    25: Case("five connections and five hundred waits"),
     26: Case("a fresh database fills fast, without statistics"),
     29: Case("everything behind a transaction pooler"),
     31: Case("a synchronous call of many leases in an async step"),
     32: Case("a charge succeeds, the model call after it fails, the agent is tried again"),
+    33: Case("a message comes while an approval is open"),
+    35: Case("an approval comes three ways in one second", waits_for="the dashboard: the page is one of the three ways"),
     38: Case("a step is silent for ten minutes; a run kills its workers"),
     39: Case("usage is added up across a crash", waits_for="billing: the ledger of meters"),
+    40: Case("a child dies silently"),
 }
 """Each is carried by a test."""
 
 LATER = {
-    5: Case("cancel and complete race", waits_for="cancel"),
-    9: Case("a graceful shutdown while a run waits for a person", waits_for="questions"),
-    20: Case("a wait times out, then a crash, then the same wait again", waits_for="waits"),
-    21: Case("two open questions are answered in reverse order", waits_for="questions"),
     27: Case("cron over a change of the hour", waits_for="schedules"),
     28: Case("a weekly schedule, restarted daily", waits_for="schedules"),
     30: Case("a slow run crosses its schedule's tick", waits_for="schedules"),
-    33: Case("a message comes while an approval is open", waits_for="questions and messages"),
-    34: Case("the provider's quota ends in the middle of 108 children", waits_for="children and flow control"),
-    35: Case("an approval comes three ways in one second", waits_for="questions"),
-    36: Case("stop is pressed during the first of five effects", waits_for="cancel and effects"),
+    34: Case("the provider's quota ends in the middle of 108 children", waits_for="flow control"),
+    36: Case("stop is pressed during the first of five effects", waits_for="effects"),
     37: Case("a cap, and children whose estimates exceed it together", waits_for="budgets"),
-    40: Case("a child dies silently", waits_for="children"),
 }
 """None is carried by a test yet."""
 

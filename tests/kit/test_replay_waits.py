@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,16 +48,14 @@ def recorded(app: App, agent: Any, *args: Any, play: Play | None = None, **optio
         if play is not None:
             play(stage, handle)
         history = stage.play(lambda: record_history(app, handle.run_id))
-    return History.load(_kept(history))
+    return through_its_file(history)
 
 
-def _kept(history: History) -> Path:
-    """Through its file, as in production."""
-    import tempfile
-
-    path = Path(tempfile.mkdtemp()) / "run.json"
-    history.save(path)
-    return path
+def through_its_file(history: History) -> History:
+    """As it comes from production."""
+    with tempfile.TemporaryDirectory() as folder:
+        history.save(Path(folder, "run.json"))
+        return History.load(Path(folder, "run.json"))
 
 
 def ended(stage: Rehearsal, handle: Any) -> None:

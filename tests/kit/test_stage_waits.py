@@ -335,7 +335,7 @@ def test_a_question_is_meant_by_its_name(wrong: Any) -> None:
 def test_a_scene_answers_as_a_client_does() -> None:
     async def scene() -> str:
         handle = await app.start(buyer, "tea")
-        await asyncio.sleep(3600)
+        await asyncio.sleep(3600)  # virtual time, in which nobody waits
         with pytest.raises(perdure.UsageError, match="await app"):
             stage.answer("approve", True)
         await app.resume(handle.thread_id, True)

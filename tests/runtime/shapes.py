@@ -304,3 +304,81 @@ async def tasks_after_answers() -> Any:
     between = await asyncio.gather(mark("x"), mark("y"))
     second = await ask("b")
     return [first, *between, second, *await asyncio.gather(mark("z"))]
+
+
+@shape("a", "b", "c", result=["a", "b", "c"])
+async def a_few_at_a_time() -> Any:
+    slots = asyncio.Semaphore(1)
+
+    async def one(name: str) -> Any:
+        async with slots:
+            return await ask(name)
+
+    return list(await asyncio.gather(*(one(name) for name in "abc")))
+
+
+@shape("a", "b", result=["a", "b"])
+async def one_at_a_time_with_a_lock_given() -> Any:
+    async def one(lock: asyncio.Lock, name: str) -> Any:
+        await lock.acquire()
+        try:
+            return await ask(name)
+        finally:
+            lock.release()
+
+    lock = asyncio.Lock()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(lock, name)) for name in "ab"]
+    return [task.result() for task in tasks]
+
+
+@shape("a", "b", result=["a", "b", "end"])
+async def a_producer_and_a_consumer() -> Any:
+    queue: asyncio.Queue[Any] = asyncio.Queue(1)
+
+    async def produce() -> None:
+        for name in "ab":
+            await queue.put(await ask(name))
+        await queue.put("end")
+
+    producer = asyncio.create_task(produce())
+    found = [await queue.get()]
+    while found[-1] != "end":
+        found.append(await queue.get())
+    await producer
+    return found
+
+
+@shape("a", result=["a", "told"])
+async def an_event_of_its_own() -> Any:
+    event = asyncio.Event()
+
+    async def asks() -> Any:
+        answer = await ask("a")
+        event.set()
+        return answer
+
+    async def waits() -> str:
+        await event.wait()
+        return "told"
+
+    return list(await asyncio.gather(asks(), waits()))
+
+
+@shape("a", result=["a", "told"])
+async def a_condition_of_its_own() -> Any:
+    condition = asyncio.Condition()
+    answers: list[Any] = []
+
+    async def asks() -> None:
+        answers.append(await ask("a"))
+        async with condition:
+            condition.notify_all()
+
+    async def waits() -> str:
+        async with condition:
+            await condition.wait_for(lambda: answers)
+        return "told"
+
+    _, told = await asyncio.gather(asks(), waits())
+    return [*answers, told]

@@ -9,30 +9,10 @@ import pytest
 
 import perdure
 from perdure import Again, App, Handle, Retry, RunCancelled, RunFailed
-from perdure.core.changes import RequeueRun
+from perdure.core.changes import ParkRun, RequeueRun
 from perdure.core.records import RunState
-from tests.runtime.world import asked, crash, fresh_app, idle, keys_of, parked, until, working
-
-begun: list[str] = []
-
-
-@perdure.step
-async def mark(what: str) -> str:
-    begun.append(what)
-    return what
-
-
-class Stop:
-    """A place at which the first that comes stands still."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.open = False
-
-    async def pass_by(self) -> None:
-        if not self.open:
-            self.reached.set()
-            await asyncio.Event().wait()
+from tests.runtime.acting import Stop, begun, mark
+from tests.runtime.world import fresh_app, idle, keys_of, parked, until, working
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +235,7 @@ def test_a_cancellation_goes_down_the_tree_and_not_to_what_is_detached() -> None
         async with working(app, poll_s=30.0) as worker:
             handle = await app.start(top, thread_id="top")
             await until(lambda: _all_wait(app, 4), "the tree waits")
-            assert worker.running == 0
+            await until(lambda: _is(worker.running == 0), "nothing is left in the worker")
             await handle.cancel("enough")
             await cancelled(handle)
             await until(lambda: _all_wait(app, 1), "the others have ended")
@@ -300,257 +280,46 @@ def test_an_agent_that_was_cancelled_starts_no_child_by_accident_but_may_do_so_t
     assert begun == ["undo"]
 
 
-# -- cleaning up ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("parks", [False, True])
-def test_a_crash_in_the_middle_of_compensating_goes_on_with_the_same_steps(parks: bool) -> None:
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 20])
+def test_an_interruption_in_the_middle_of_a_parking_is_delivered_once(how: str, turns: int) -> None:
     app = fresh_app()
-    stop: list[Stop] = []
-
-    @perdure.step
-    async def stand_still() -> None:
-        await stop[0].pass_by()
+    parkings: list[int] = []
 
     @app.agent
     async def agent() -> None:
-        done: list[str] = []
         try:
-            for what in ("flight", "hotel"):
-                done.append(await mark(f"book {what}"))
             await perdure.interrupt(name="never")
-        except asyncio.CancelledError:
-            for what in reversed(done):
-                await mark(f"undo {what}")
-                await (perdure.sleep(0.02) if parks else stand_still())
-            raise
         finally:
-            await stand_still()
-            await mark("finally")
-
-    async def main() -> list[str]:
-        stop.append(Stop())
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            await handle.cancel("enough")
-            await stop[0].reached.wait()
-            await crash(app, worker)
-            stop[0].open = True
-            await cancelled(handle)
-            return await keys_of(handle)
-
-    keys = asyncio.run(main())
-    assert begun == ["book flight", "book hotel", "undo book hotel", "undo book flight", "finally"]
-    assert len(keys) == len(set(keys)) == 8
-
-
-def test_a_cancellation_during_a_replay_is_delivered_where_the_records_end() -> None:
-    app = fresh_app()
-    reads: list[asyncio.Event] = []
-
-    @perdure.step
-    async def large(number: int) -> bytes:
-        begun.append(f"large {number}")
-        return bytes([number]) * 100_000  # its record is loaded from a blob on replay
-
-    @app.agent
-    async def agent() -> list[int]:
-        done: list[int] = []
-        try:
-            for number in range(3):
-                done.append((await large(number))[0])
-            await perdure.interrupt(name="q")
-        except asyncio.CancelledError:
-            await mark(f"undo {done}")
-            raise
-        return done
+            await mark("undo")
+            await mark("undo more")
 
     async def main() -> None:
-        async with working(app, poll_s=30.0) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
+        async with working(app, poll_s=0.05) as worker:
             store = worker._tenure.store
-            blobs = store.blobs
+            commit = store.commit
 
-            async def slowly(thread: int, digests: Any) -> Any:
-                found = await blobs(thread, digests)
-                if not reads:
-                    reads.append(asyncio.Event())
-                    await handle.cancel("enough")
-                    worker._tenure.waker.look()
-                    await idle()
-                return found
+            async def slowly(number: int, changes: Any) -> Any:
+                if any(isinstance(change, ParkRun) for change in changes):
+                    parkings.append(1)
+                    if how == "cancel" and len(parkings) == 1:
+                        asking.append(asyncio.create_task(handle.cancel("enough")))
+                    while how == "deadline" and await store.now_us() < claimed_until[0]:
+                        await idle(1)
+                    await idle(turns)
+                return await commit(number, changes)
 
-            store.blobs = slowly
-            await app.resume(handle.thread_id, "too late")
-            await cancelled(handle)
-
-    asyncio.run(main())
-    assert begun == ["large 0", "large 1", "large 2", "undo [0, 1, 2]"]
-
-
-@pytest.mark.parametrize("ends", ["return", "again", "raise"])
-def test_code_that_swallows_its_cancellation_ends_as_cancelled_all_the_same(ends: str) -> None:
-    app = fresh_app()
-    stop: list[Stop] = []
-
-    @app.agent
-    async def agent() -> Any:
-        try:
-            await stop[0].pass_by()
-        except asyncio.CancelledError:
-            await mark("swallowed")
-        if ends == "raise":
-            raise ValueError("what went wrong in the cleaning up is kept")
-        return Again() if ends == "again" else "fine"
-
-    async def main() -> str:
-        stop.append(Stop())
-        async with working(app):
-            handle = await app.start(agent)
-            await stop[0].reached.wait()
-            await handle.cancel("enough")
-            await cancelled(handle)
-            error = (await handle.status()).error
-            assert error is not None
-            return f"{error.message} {error.traceback}"
-
-    recorded = asyncio.run(main())
-    assert begun == ["swallowed"]
-    assert ("what went wrong" in recorded) is (ends == "raise")
-
-
-def test_cleaning_up_may_ask_and_is_parked_for_the_answer() -> None:
-    app = fresh_app()
-
-    @app.agent
-    async def agent() -> None:
-        try:
-            await perdure.interrupt(name="first")
-        finally:
-            await mark(f"told {await perdure.interrupt(name='what now?')}")
-
-    async def main() -> None:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            await handle.cancel("enough")
-            await until(lambda: _asks(app, handle, "what now?"), "it asks")
-            await parked(handle, worker)
-            await app.resume((await asked(app, handle))["what now?"], "pay back")
-            await cancelled(handle)
+            asking: list[Any] = []
+            handle = await app.start(agent, deadline=None if how == "cancel" else 0.1, delay=0.02)
+            claimed_until = [(await store.get_runs([handle._id]))[0].deadline_at or 0]
+            store.commit = slowly
+            with pytest.raises(RunCancelled if how == "cancel" else RunFailed):
+                await handle.result(timeout=20)
+            await asyncio.gather(*asking)
 
     asyncio.run(main())
-    assert begun == ["told pay back"]
-
-
-async def _asks(app: App, handle: Handle[Any], name: str) -> bool:
-    return [each.name for each in await app.interrupts(run_id=handle.run_id)] == [name]
-
-
-def test_a_second_cancellation_changes_nothing() -> None:
-    app = fresh_app()
-    stop: list[Stop] = []
-
-    @app.agent
-    async def agent() -> None:
-        try:
-            await perdure.interrupt(name="never")
-        finally:
-            await mark("undo")
-            await stop[0].pass_by()
-
-    async def main() -> None:
-        stop.append(Stop())
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            assert await handle.cancel("enough") == "cancelled"
-            await stop[0].reached.wait()
-            assert await handle.cancel("more than enough") == "cancelled"
-            await idle()
-            await crash(app, worker)
-            stop[0].open = True
-            await cancelled(handle, "enough")
-
-    asyncio.run(main())
-    assert begun == ["undo"]
-
-
-def test_a_question_with_on_timeout_cancel_cancels_its_run_which_cleans_up() -> None:
-    app = fresh_app()
-
-    @app.agent
-    async def agent() -> None:
-        try:
-            await perdure.interrupt(name="q", timeout=0.03, on_timeout="cancel")
-        finally:
-            await mark("cleaned up")
-
-    async def main() -> None:
-        async with working(app):
-            await cancelled(await app.start(agent), "nobody answered 'q' in time")
-
-    asyncio.run(main())
-    assert begun == ["cleaned up"]
-
-
-def test_such_a_question_while_cleaning_up_ends_the_cleaning_up() -> None:
-    app = fresh_app()
-
-    @app.agent
-    async def agent() -> None:
-        try:
-            await perdure.interrupt(name="never")
-        finally:
-            await mark("undo")
-            await perdure.interrupt(name="q", timeout=0.03, on_timeout="cancel")
-            await mark("not reached")
-
-    async def main() -> None:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            await handle.cancel("enough")
-            await cancelled(handle)
-
-    asyncio.run(main())
-    assert begun == ["undo"]
-
-
-def test_an_overdue_run_that_is_cancelled_while_it_cleans_up_is_cancelled_and_starts_what_it_must() -> None:
-    app = fresh_app()
-    stop: list[Stop] = []
-
-    @app.agent
-    async def child() -> None:
-        await mark("child")
-
-    @perdure.step
-    async def stand_still() -> None:
-        stop[0].reached.set()
-        await stop[1].reached.wait()
-
-    @app.agent
-    async def agent() -> None:
-        try:
-            await perdure.interrupt(name="never")
-        finally:
-            await stand_still()
-            await perdure.call(child)
-
-    async def main() -> None:
-        stop.extend((Stop(), Stop()))
-        async with working(app, poll_s=30.0):
-            handle = await app.start(agent, deadline=0.03)
-            await stop[0].reached.wait()
-            await handle.cancel("enough")
-            stop[1].reached.set()
-            await cancelled(handle)
-
-    asyncio.run(main())
-    assert begun == ["child"]
+    assert begun == ["undo", "undo more"]
+    assert parkings
 
 
 # -- cancel against complete -----------------------------------------------------------------------------------------

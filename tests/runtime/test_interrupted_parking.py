@@ -13,8 +13,10 @@ from perdure import RunCancelled
 from perdure.core.endings import HandedBack
 from perdure.core.failures import cancellation
 from perdure.core.records import Wait, WaitKind
+from perdure.runtime.frames import outside
 from perdure.runtime.interruption import Cancelled
 from perdure.runtime.superstep import SuperStep
+from perdure.runtime.waker import Waker
 from tests.runtime.world import fresh_app, idle, parked, working
 
 Moment = Callable[[SuperStep, Callable[[], None]], Coroutine[Any, Any, None]]
@@ -27,7 +29,8 @@ def at_the_first_rest(monkeypatch: pytest.MonkeyPatch, moment: Moment) -> None:
 
     def at_rest(at: SuperStep) -> None:
         if not seen:
-            seen.append(asyncio.get_running_loop().create_task(moment(at, lambda: original(at))))
+            with outside():  # else it would be a branch of the agent
+                seen.append(asyncio.get_running_loop().create_task(moment(at, lambda: original(at))))
         elif seen[0].done():
             seen[0].result()
             original(at)
@@ -136,7 +139,6 @@ def test_a_run_that_is_handed_back_in_that_moment_and_is_not_parked_is_not_left_
     app = fresh_app()
 
     async def moment(at: SuperStep, park: Callable[[], None]) -> None:
-        await ready(at)
         store, flushed = at.host.store, asyncio.Event()
         commit = store.commit
 
@@ -144,9 +146,14 @@ def test_a_run_that_is_handed_back_in_that_moment_and_is_not_parked_is_not_left_
             await flushed.wait()
             return await commit(*args)
 
+        async def look(waker: Waker) -> None:
+            """What is ready is not delivered."""
+
+        monkeypatch.setattr(Waker, "_look", look)
         monkeypatch.setattr(store, "commit", when_all_is_said)
         at.append("first", 0, 1, b"", failed=False, started_at=0)  # this batch is on its way, and the next one collects
         await idle()
+        await ready(at)
         park()
         at.close(HandedBack())
         await idle()

@@ -12,15 +12,8 @@ import perdure
 from perdure import Again, App, Handle, MailboxFull, NotFound, RunFailed, TimedOut
 from perdure.core import limits
 from perdure.core.changes import CloseWait
+from tests.runtime.acting import begun, mark
 from tests.runtime.world import crash, fresh_app, idle, keys_of, parked, result_of, until, working
-
-begun: list[str] = []
-
-
-@perdure.step
-async def mark(what: str) -> str:
-    begun.append(what)
-    return what
 
 
 @dataclass

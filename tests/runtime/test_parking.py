@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import Handle, TimedOut, Unwind
+from perdure import Handle
 from perdure.core.records import InterruptState
 from perdure.runtime.superstep import SuperStep
 from tests.runtime import shapes
 from tests.runtime.shapes import SHAPES, Shape, ask, mark
-from tests.runtime.world import asked, crash, fresh_app, idle, keys_of, parked, until, working
+from tests.runtime.world import asked, fresh_app, idle, keys_of, parked, until, working
 
 
 async def answered_in_turn(app: Any, handle: Handle[Any], shape: Shape) -> Any:
@@ -130,149 +128,6 @@ async def _is(value: bool) -> bool:
     return value
 
 
-# -- unwinding ---------------------------------------------------------------------------------------------------
-
-
-def test_no_verb_acts_while_a_parked_run_is_unwound() -> None:
-    app = fresh_app()
-    refused: dict[str, str] = {}
-
-    @app.agent
-    async def child() -> None: ...
-
-    async def refuses() -> None:
-        at = await perdure.start(child) if refused is None else None
-        assert at is None
-        verbs: dict[str, Any] = {
-            "step": lambda: mark("no"),
-            "interrupt": lambda: perdure.interrupt(name="no"),
-            "sleep": lambda: perdure.sleep(0),
-            "sleep_until": lambda: perdure.sleep_until("2020-01-01T00:00+00:00"),
-            "receive": lambda: perdure.receive(),
-            "send": lambda: perdure.send(perdure.current().thread_id, "no"),
-            "start": lambda: perdure.start(child),
-            "call": lambda: perdure.call(child),
-            "timeout": lambda: perdure.timeout(1).__aenter__(),
-            "now": perdure.now,
-            "random": perdure.random,
-            "uuid4": perdure.uuid4,
-        }
-        for name, verb in verbs.items():
-            try:
-                made = verb()
-                if asyncio.iscoroutine(made):
-                    await made
-                refused[name] = "acted"
-            except BaseException as error:
-                refused[name] = type(error).__name__
-
-    @contextlib.asynccontextmanager
-    async def around() -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            if not refused:
-                await refuses()
-
-    @app.agent
-    async def agent() -> str:
-        async with around():
-            return str(await perdure.interrupt(name="q"))
-
-    async def main() -> str:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            assert set(refused.values()) == {"Unwind"}
-            assert len(refused) == 12
-            assert await keys_of(handle) == []
-            assert list(await asked(app, handle)) == ["q"]
-            assert [run.agent for run in await app.runs()] == ["agent"]
-            assert await app.thread(handle.thread_id).mailbox() == []
-            store = (await app._client()).store
-            assert [wait.key for wait in await store.waits([handle._id])] == ["q"]
-            await app.resume(handle.thread_id, "yes")
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == "yes"
-
-
-def test_an_agent_that_catches_everything_is_parked_all_the_same() -> None:
-    app = fresh_app()
-    caught: list[str] = []
-
-    @app.agent
-    async def agent() -> str:
-        try:
-            return str(await perdure.interrupt())
-        except BaseException as error:
-            caught.append(type(error).__name__)
-            return "given up"
-
-    async def main() -> str:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            await app.resume(handle.thread_id, "answer")
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == "answer"
-    assert caught == ["Unwind"]
-
-
-def test_except_exception_and_except_cancelled_do_not_see_a_parking() -> None:
-    app = fresh_app()
-    seen: list[str] = []
-
-    async def asks(name: str) -> str:
-        try:
-            return str(await perdure.interrupt(name=name))
-        except Exception as error:
-            seen.append(type(error).__name__)
-            raise
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
-
-    @app.agent
-    async def agent() -> list[str]:
-        return list(await asyncio.gather(asks("a"), asyncio.create_task(asks("b")), asyncio.shield(asks("c"))))
-
-    async def main() -> list[str]:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            for name in "bca":
-                await parked(handle, worker)
-                await app.resume((await asked(app, handle))[name], name)
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == ["a", "b", "c"]
-    assert seen == []
-
-
-def test_cleaning_up_may_take_a_moment_while_a_parked_run_is_unwound() -> None:
-    app = fresh_app()
-    closed: list[str] = []
-
-    @app.agent
-    async def agent() -> str:
-        try:
-            return str(await perdure.interrupt())
-        finally:
-            await asyncio.get_running_loop().run_in_executor(None, closed.append, "closed")
-
-    async def main() -> str:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            assert closed == ["closed"]
-            await app.resume(handle.thread_id, "answer")
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == "answer"
-    assert closed == ["closed"] * 2
-
-
 # -- the same again and again ------------------------------------------------------------------------------------
 
 
@@ -336,185 +191,6 @@ def test_a_cancelled_branch_withdraws_its_question_and_asks_it_again_on_replay()
     assert asyncio.run(main()) == ["b", "c", "e"]
 
 
-# -- crashes -------------------------------------------------------------------------------------------------------
-
-
-class Stop:
-    """A place at which the first that comes stands still, so that a test can crash it there."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.open = False
-
-    async def pass_by(self) -> None:
-        if not self.open:
-            self.reached.set()
-            await asyncio.Event().wait()
-
-
-def test_c20_a_time_out_is_recorded_and_is_no_null_answer() -> None:
-    app = fresh_app()
-    stop = Stop()
-
-    @perdure.step
-    async def work() -> str:
-        await stop.pass_by()
-        return "worked"
-
-    @app.agent
-    async def agent() -> list[Any]:
-        found: list[Any] = []
-        for limit in (0.02, 60, 60):
-            try:
-                found.append(await perdure.interrupt(name="q", timeout=limit))
-            except TimedOut as error:
-                found.append(type(error).__name__)
-            found.append(await work())
-        return found
-
-    async def main() -> list[Any]:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await stop.reached.wait()
-            await crash(app, worker)
-            stop.open = True
-            await parked(handle, worker)
-            await app.resume(handle.thread_id, None)
-            second = await asked_again(app, handle)
-            await app.resume(second, "something")
-            result: list[Any] = await handle.result(timeout=20)
-            states = [each.state for each in await app.interrupts(run_id=handle.run_id, state=None)]
-            assert states == ["expired", "answered", "answered"]
-            return result
-
-    assert asyncio.run(main()) == ["TimedOut", "worked", None, "worked", "something", "worked"]
-
-
-async def asked_again(app: Any, handle: Handle[Any]) -> str:
-    """The id of the run's next open question, once it is there."""
-    found: list[str] = []
-
-    async def is_there() -> bool:
-        found[:] = [each.id for each in await app.interrupts(run_id=handle.run_id)]
-        return bool(found)
-
-    await until(is_there, "another question")
-    return found[0]
-
-
-def test_c21_two_answers_in_reverse_order_with_a_crash_between_reach_their_own_questions() -> None:
-    app = fresh_app()
-    stop = Stop()
-    finished: list[str] = []
-
-    @perdure.step
-    async def use(what: str) -> str:
-        await stop.pass_by()
-        finished.append(what)
-        return what
-
-    async def branch(name: str) -> str:
-        return await use(f"{name}={await perdure.interrupt(name=name)}")
-
-    @app.agent
-    async def agent() -> list[str]:
-        return list(await asyncio.gather(branch("a"), branch("b")))
-
-    async def main() -> list[str]:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await parked(handle, worker)
-            questions = await asked(app, handle, 2)
-            await app.resume(questions["b"], "second")
-            await stop.reached.wait()
-            await crash(app, worker)
-            stop.open = True
-            await parked(handle, worker)
-            assert finished == ["b=second"]
-            assert await asked(app, handle) == {"a": questions["a"]}
-            await app.resume(questions["a"], "first")
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == ["a=first", "b=second"]
-    assert finished == ["b=second", "a=first"]
-
-
-def test_c09_a_run_that_waits_for_a_person_survives_a_graceful_shutdown() -> None:
-    app = fresh_app()
-    events: list[asyncio.Event] = []
-
-    @app.agent
-    async def only_waits() -> Any:
-        return await perdure.interrupt()
-
-    @app.agent
-    async def works_as_well() -> Any:
-        waiting = asyncio.create_task(perdure.interrupt())
-        await (events.pop() if events else asyncio.Event()).wait() if len(events) == 1 else None
-        return await waiting
-
-    async def main() -> list[Any]:
-        events.append(asyncio.Event())
-        async with app:
-            handles = [await app.start(only_waits), await app.start(works_as_well)]
-            async with app.worker(poll_s=0.05):
-                await parked(handles[0])
-                await asked(app, handles[1])
-            assert [(await handle.status()).state for handle in handles] == ["waiting", "queued"]
-            assert len(await app.interrupts()) == 2
-            async with app.worker(poll_s=0.05):
-                for handle in handles:
-                    await app.resume(handle.thread_id, "yes")
-                return [await handle.result(timeout=20) for handle in handles]
-
-    assert asyncio.run(main()) == ["yes", "yes"]
-
-
-@pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_a_shutdown_at_any_moment_of_a_parking_loses_nothing(turns: int) -> None:
-    app = fresh_app()
-
-    @app.agent
-    async def agent() -> list[Any]:
-        return list(await asyncio.gather(ask("a"), ask("b")))
-
-    async def main() -> Any:
-        async with app:
-            async with app.worker(poll_s=0.05):
-                handle = await app.start(agent)
-                await idle(turns)
-            assert (await handle.status()).state in ("queued", "waiting")
-            async with app.worker(poll_s=0.05) as worker:
-                await parked(handle, worker)
-                for name, question in (await asked(app, handle, 2)).items():
-                    await app.resume(question, name)
-                return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == ["a", "b"]
-
-
-@pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_a_crash_at_any_moment_of_a_parking_loses_nothing(turns: int) -> None:
-    app = fresh_app()
-
-    @app.agent
-    async def agent() -> list[Any]:
-        return list(await asyncio.gather(ask("a"), ask("b")))
-
-    async def main() -> Any:
-        async with working(app) as worker:
-            handle = await app.start(agent)
-            await idle(turns)
-            await crash(app, worker)
-            await until(lambda: _is(worker.id is not None), "it has a new identity")
-            await parked(handle, worker)
-            for name, question in (await asked(app, handle, 2)).items():
-                await app.resume(question, name)
-            return await handle.result(timeout=20)
-
-    assert asyncio.run(main()) == ["a", "b"]
-
-
 # -- many ----------------------------------------------------------------------------------------------------------
 
 
@@ -549,5 +225,26 @@ def test_c25_many_runs_that_wait_for_children_and_messages_need_few_slots() -> N
     assert most[0] <= 5
 
 
-def test_unwind_is_no_exception_that_an_agent_could_catch_by_accident() -> None:
-    assert not issubclass(Unwind, Exception)
+def test_a_parent_that_calls_a_few_children_at_a_time_holds_no_slot_meanwhile() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def child(number: int) -> int:
+        await mark("child")
+        return number
+
+    @app.agent
+    async def parent() -> int:
+        at_a_time = asyncio.Semaphore(3)
+
+        async def one(number: int) -> int:
+            async with at_a_time:
+                return int(await perdure.call(child, number))
+
+        return sum(await asyncio.gather(*map(one, range(10))))
+
+    async def main() -> int:
+        async with working(app, concurrency=1):
+            return await (await app.start(parent)).result(timeout=20)
+
+    assert asyncio.run(main()) == 45

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.core.changes import ClaimRequest, EndRun, NewWorker, OpenWait
+from perdure.core.codec import codec_for
+from perdure.core.records import RunState, WaitKind
+from perdure.runtime.settings import deployment_name
 from tests.runtime import shapes
 from tests.runtime.shapes import SHAPES, Shape, ask, mark
 from tests.runtime.world import asked, fresh_app, idle, parked, working
@@ -82,6 +86,7 @@ class World:
         self.condition = asyncio.Condition()
         self.queue: asyncio.Queue[str] = asyncio.Queue()
         self.future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.callbacks: list[Callable[[], None]] = []
 
 
 Raw = Callable[[World], Awaitable[Any]]
@@ -134,6 +139,12 @@ async def a_queue(world: World) -> None:
     await world.queue.get()
 
 
+async def an_event_that_is_handed_out(world: World) -> None:
+    event = asyncio.Event()
+    world.callbacks.append(event.set)
+    await event.wait()
+
+
 async def a_future(world: World) -> None:
     await world.future
 
@@ -159,8 +170,8 @@ async def a_body_in_a_thread(world: World) -> None:
 
 
 RAW: list[Raw] = [
-    sleeps, an_event, a_lock, a_semaphore, a_condition, a_queue, a_future, a_shielded_future, a_gathered_future,
-    a_waited_for_future, a_body, a_body_in_a_thread,
+    sleeps, an_event, a_lock, a_semaphore, a_condition, a_queue, an_event_that_is_handed_out, a_future,
+    a_shielded_future, a_gathered_future, a_waited_for_future, a_body, a_body_in_a_thread,
 ]  # fmt: skip
 
 
@@ -179,6 +190,8 @@ async def a_world() -> AsyncIterator[World]:
         world.condition.notify_all()
     world.queue.put_nowait("something")
     world.future.set_result("something")
+    for callback in world.callbacks:
+        callback()
 
 
 @pytest.mark.parametrize("raw", RAW, ids=lambda raw: raw.__name__)
@@ -214,6 +227,109 @@ def test_a_run_that_waits_for_something_else_as_well_stays_and_hears_its_answers
             return await handle.result(timeout=20)
 
     assert asyncio.run(main())[-3:] == ["a", "b", "c"]
+
+
+def test_a_run_is_parked_as_soon_as_the_last_of_the_world_has_come_to_it() -> None:
+    app = fresh_app()
+    future: list[asyncio.Future[str]] = []
+
+    @app.agent
+    async def agent() -> list[Any]:
+        return list(await asyncio.gather(ask("a"), future[0]))
+
+    async def main() -> list[Any]:
+        future.append(asyncio.get_running_loop().create_future())
+        async with working(app, poll_s=30.0) as worker:
+            handle = await app.start(agent)
+            await asked(app, handle)
+            await idle()
+            assert worker.running == 1
+            future[0].set_result("world")
+            await parked(handle, worker)
+            await app.resume(handle.thread_id, "answer")
+            return await handle.result(timeout=20)
+
+    assert asyncio.run(main()) == ["answer", "world"]
+
+
+def test_a_body_that_waits_for_a_task_of_its_own_run_keeps_it_in_memory() -> None:
+    app = fresh_app()
+    bodies: list[str] = []
+
+    @app.agent
+    async def agent() -> str:
+        task = asyncio.create_task(ask("a"))
+
+        @perdure.step
+        async def uses() -> str:
+            bodies.append("begun")
+            return f"used {await task}"
+
+        return await uses()
+
+    async def main() -> str:
+        async with working(app, poll_s=30.0) as worker:
+            handle = await app.start(agent)
+            question = (await asked(app, handle))["a"]
+            await idle()
+            assert worker.running == 1
+            await app.resume(question, "answer")
+            return await handle.result(timeout=20)
+
+    assert asyncio.run(main()) == "used answer"
+    assert bodies == ["begun"]
+
+
+def test_what_comes_before_its_wait_is_on_disk_is_noticed_without_a_poll() -> None:
+    app = fresh_app()
+    leave: list[asyncio.Event] = []
+
+    @app.agent
+    async def child() -> str:
+        return "grown"
+
+    @app.agent
+    async def agent() -> str:
+        beside = asyncio.create_task(leave[0].wait())
+        grown = str(await perdure.call(child, queue="other"))
+        leave[0].set()
+        await beside
+        return grown
+
+    async def main() -> str:
+        leave.append(asyncio.Event())
+        async with working(app, poll_s=30.0) as worker:
+            store = worker._tenure.store
+            commit = store.commit
+
+            async def late(number: int, changes: Any) -> Any:
+                waits = [each for each in changes if isinstance(each, OpenWait) and each.kind is WaitKind.RUN]
+                if waits:  # the child ends by another worker's hand, while this one's commit is under way
+                    held_back = [each for each in changes if each.run == waits[0].run]
+                    await commit(number, [each for each in changes if each not in held_back])
+                    await _end(store, waits[0].target)
+                    changes = held_back
+                return await commit(number, changes)
+
+            store.commit = late
+            handle = await app.start(agent)
+            result: str = await handle.result(timeout=20)
+            assert (await handle.status()).attempt == 1
+            return result
+
+    assert asyncio.run(main()) == "grown"
+
+
+async def _end(store: Any, run: int | None) -> None:
+    """Complete a run in another worker's name."""
+    here = deployment_name()
+    other = await store.reserve_ids(1)
+    await store.register(NewWorker(other, "other", "host", 1, here, 10_000_000))
+    (claimed,) = await store.claim(ClaimRequest(other, ("child",), ("other",), here, 1))
+    assert claimed.run == run
+    payload = codec_for(str).encode("grown")
+    end = EndRun(claimed.run, claimed.fence, claimed.thread, 2, RunState.COMPLETED, payload, None, 0)
+    await store.commit(other, [end])
 
 
 # -- timers of the event loop ----------------------------------------------------------------------------------

@@ -88,6 +88,29 @@ async def _later(below: list[Tree]) -> list[Any]:
     return list(await gathering)
 
 
+async def _few(below: list[Tree]) -> list[Any]:
+    slots = asyncio.Semaphore(1)
+
+    async def one(each: Tree) -> Any:
+        async with slots:
+            return await run(each)
+
+    return list(await asyncio.gather(*map(one, below)))
+
+
+async def _queued(below: list[Tree]) -> list[Any]:
+    queue: asyncio.Queue[Any] = asyncio.Queue(1)
+
+    async def put() -> None:
+        for each in below:
+            await queue.put(await run(each))
+
+    task = asyncio.create_task(put())
+    found = [await queue.get() for _ in below]
+    await task
+    return found
+
+
 async def _in_turn(below: list[Tree]) -> list[Any]:
     return [await run(each) for each in below]
 
@@ -101,6 +124,8 @@ WAYS: dict[str, Callable[[list[Tree]], Awaitable[list[Any]]]] = {
     "shields": _shields,
     "gather": _gather,
     "later": _later,
+    "few": _few,
+    "queued": _queued,
     "in turn": _in_turn,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,3 +106,13 @@ async def crash(app: App, worker: Any) -> None:
 async def keys_of(handle: Handle[Any]) -> list[str]:
     """The keys of what the run has recorded, in order."""
     return [row.key for row in await handle.history() if row.key]
+
+
+async def passes(seconds: float) -> None:
+    """Let so much time pass, for what must have come due by then."""
+    end = time.monotonic() + seconds
+
+    async def has_passed() -> bool:
+        return time.monotonic() >= end
+
+    await until(has_passed, "time passes")

@@ -103,7 +103,7 @@ PARKING = (
         "diverged|returned|undone",
         replaced(SuperStep, "kept", SuperStep.durable),
     ),
-    Mutation("What has no record does not wait for an interruption", "diverged|returned|undone|began", replaced(Gate, "passed", _nothing_async)),
+    Mutation("What has no record does not wait for an interruption", "about to be interrupted", replaced(Gate, "passed", _nothing_async)),
     Mutation("The youngest message is received first", "which came first", wrapped(Mailbox, "next", _youngest_first)),
     Mutation("A child is started at no place", "has not recorded its child|twice", wrapped(children, "start_request", _without_a_place)),
     Mutation("A child has more time than its parent", "later than its parent", wrapped(children, "start_request", _without_its_parents_time)),

@@ -225,7 +225,9 @@ async def wait_and_wake(store: PostgresStore) -> None:
         wait(naps, WaitKind.TIMER, delay_us=3_600_000_000),
     ]
     with mock.patch.object(limits, "MAILBOX_MAX", 0):
-        outcome = await store.commit(worker, [*opened, *(ParkRun(c.run, c.fence, c.thread) for c in (asks, sends, naps))])
+        outcome = await store.commit(
+            worker, [*opened, *(ParkRun(c.run, c.fence, c.thread) for c in (asks, sends, naps))]
+        )
         assert outcome == CommitOutcome()
     later = [replace(start(next(ids), c.thread_id), if_busy=IfBusy.UNLESS_ASKED) for c in (asks, sleeps)]
     assert [type(each) for each in await store.start(later)] == [QuestionOpen, Started]
@@ -256,7 +258,9 @@ async def wait_and_wake(store: PostgresStore) -> None:
     await store.start([replace(begun, parent=parent)])
     await store.commit(worker, [EndRun(child.run, child.fence, child.thread, 2, RunState.COMPLETED, b"", None, 2)])
     assert await store.list_runs(RunFilter(parent=sleeps.run)) != []
-    await store.fork(ForkRun(start(next(ids), f"p{first + 11}"), 2, b"s", (await store.checkpoints(sleeps.run))[1:]))
+    await store.fork(
+        ForkRun(start(next(ids), f"p{first + 11}"), 2, b"s", tuple(await store.checkpoints(sleeps.run))[1:])
+    )
     again = CloseWait(**place(waits), key="w", record=step(waits))
     await store.commit(worker, [again, BeginSuperStep(waits.run, waits.fence, waits.thread, 2, b"", b"s", 2, (), True)])
     await store.start([replace(start(next(ids), waits.thread_id), if_busy=IfBusy.ROLLBACK)])
@@ -274,7 +278,7 @@ async def wait_and_wake(store: PostgresStore) -> None:
     await store.retire(worker)
 
 
-def place(claimed: Claimed) -> dict[str, int]:
+def place(claimed: Claimed) -> dict[str, Any]:
     return {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread, "super_step": 1}
 
 

@@ -66,7 +66,7 @@ class Held:
         lines = [store._claims, store._commits, *store._clients._lines]
         uses = [line.use for line in lines]
         for line, use in zip(lines, uses, strict=True):
-            line.use = self._holding(use)  # type: ignore[method-assign]
+            line.use = self._holding(use)  # type: ignore[method-assign, assignment]
         self._verb = asyncio.create_task(self._play(store, verb))
 
     def _holding(self, use: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

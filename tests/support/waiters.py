@@ -13,22 +13,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import perdure
-from perdure import Again, App, TimedOut
+from perdure import Again, App, Retry, TimedOut
 from perdure.core import limits
 from perdure.core.records import Wait, WaitKind, run_id
 from perdure.runtime.waiting import Waiting
-from tests.support.agents import QUICK, hold_open, note, pause
+from tests.support.agents import hold_open, note, pause
 from tests.support.deafness import listen_by_way_of_the_proxy
 from tests.support.sidelog import say, told
 
 MAILBOX_MAX = 2
 """Messages that a mailbox holds here: a sender soon waits for room."""
 
+PERSISTENT = Retry(attempts=1000, delay_s=0.01)
+"""A try that is cut short by the death of its worker counts, and here many are."""
+
 SOMEBODY = "somebody"
 """Whoever is to answer; questions without an assignee are answered by nobody."""
 
 
-@perdure.step(retry=QUICK)
+@perdure.step(retry=PERSISTENT)
 async def go_on(after: str) -> str:
     """The step after a wait."""
     with told(after=after):
@@ -36,7 +39,7 @@ async def go_on(after: str) -> str:
     return after
 
 
-@perdure.step(retry=QUICK)
+@perdure.step(retry=PERSISTENT)
 async def digest(number: int, ms: float) -> int:
     """What a reader does with a message before it takes the next one."""
     with told(number=number, wall_us=wall_us()):

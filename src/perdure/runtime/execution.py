@@ -26,9 +26,10 @@ from perdure.errors import DeadlineExceeded, NotSerializable, StoreError, UsageE
 from perdure.runtime.agent import STATE, Agent
 from perdure.runtime.callables import exited
 from perdure.runtime.group import Batch
+from perdure.runtime.host import Host
 from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
-from perdure.runtime.superstep import Host, SuperStep
+from perdure.runtime.superstep import SuperStep
 from perdure.telemetry import emit
 
 

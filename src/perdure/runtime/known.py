@@ -7,6 +7,8 @@ A task that does not run waits on a future. Who resolves that future is known in
 - it is what `shield`, `asyncio.wait`, `as_completed` or a `TaskGroup` waits on: one of the run's known futures will
   resolve it, which is seen by what of asyncio's that future calls when it is done. (`asyncio.wait` names all the
   futures that can end it: each must be known.)
+- it stands at a lock, a semaphore, an event, a condition or a queue that nobody but the run's own tasks has: as many
+  references as lead to it from their stacks, so many there are.
 
 Timers of the event loop that hang over a task (`asyncio.timeout`) are found on the stacks of its coroutines.
 """
@@ -15,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import deque
+import sys
 from collections.abc import Iterable, Iterator
-from types import CellType, MethodType
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Final
 
 CHAIN_MAX: Final = 1_000
@@ -26,6 +28,9 @@ CHAIN_MAX: Final = 1_000
 _STACKED: Final = frozenset({"async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
 _ON_A_STACK: Final = frozenset({"coroutine", "async_generator", "generator"})
 _COMPLETING: Final = "_AsCompletedIterator"
+_TIMER: Final = "TimerHandle"
+_LEADING: Final = _ON_A_STACK | {"method", "cell", _COMPLETING, _TIMER}
+_PLACES: Final = (asyncio.Lock, asyncio.Semaphore, asyncio.Event, asyncio.Condition, asyncio.Queue)
 
 
 class Durable(asyncio.Future[Any]):
@@ -39,12 +44,28 @@ class Known:
         self._parts = (tasks, waits)
         self._set: set[asyncio.Future[Any]] | None = None
         self._fed: set[int] | None = None
+        self._local: dict[int, bool] = {}
+        self._stacks: dict[int, list[Any]] = {}
+        self._untimed: set[int] = set()
         self.pending: list[asyncio.Future[Any]] = []
         """What it has looked at, and was not done."""
 
-    def unknown(self, future: asyncio.Future[Any], chain: list[Any]) -> asyncio.Future[Any] | None:
-        """What keeps this future from being one of these: itself, or one that it depends on; None if it is one.
-        `chain` is the stack of who waits on it."""
+    def keeps(self, task: asyncio.Task[Any], waits_on: asyncio.Future[Any]) -> asyncio.Future[Any] | None:
+        """What keeps this task from being at rest; None where nothing does."""
+        chain = self._stack(task)
+        found = self._unknown(waits_on, chain)
+        if found is None and (len(chain) >= CHAIN_MAX or _timed(chain, self._untimed)):
+            return waits_on
+        return found
+
+    def _stack(self, task: asyncio.Task[Any]) -> list[Any]:
+        if id(task) not in self._stacks:
+            self._stacks[id(task)] = stack(task.get_coro())
+        return self._stacks[id(task)]
+
+    def _unknown(self, future: asyncio.Future[Any], chain: list[Any]) -> asyncio.Future[Any] | None:
+        """What keeps this future from being known: itself, or one that it depends on; None if it is known. `chain` is
+        the stack of who waits on it."""
         self.pending.append(future)
         if isinstance(future, Durable) or future in self._own:
             return None
@@ -53,13 +74,25 @@ class Known:
             return self._first_unknown(children)
         if self._fed is None:
             self._fed = set(_fed(self._own))
-        if id(future) not in self._fed and not any(id(each) in self._fed for each in _queues(future, chain)):
+        if id(future) in self._fed:
+            return self._first_unknown(_waited_for(chain))
+        place = _place_of(future, chain)
+        if place is None:
             return future
-        return self._first_unknown(_waited_for(chain))
+        references = _references_to(place) - _OWN
+        return None if id(place) in self._fed or self._is_local(place, references) else future
 
     def _first_unknown(self, futures: Iterable[asyncio.Future[Any]]) -> asyncio.Future[Any] | None:
-        found = (self.unknown(each, []) for each in futures if not each.done())
+        found = (self._unknown(each, []) for each in futures if not each.done())
         return next((each for each in found if each is not None), None)
+
+    def _is_local(self, place: Any, references: int) -> bool:
+        """Whether nobody has it but the tasks of this run, who has so many references to it besides who asks."""
+        if id(place) not in self._local:
+            tasks = [task for task in self._parts[0] if isinstance(task, asyncio.Task)]
+            stacked = [each for task in tasks for each in self._stack(task)]
+            self._local[id(place)] = references == _count(place, stacked)
+        return self._local[id(place)]
 
     @property
     def _own(self) -> set[asyncio.Future[Any]]:
@@ -130,15 +163,53 @@ def stack(coro: Any) -> list[Any]:
     return found
 
 
-def _queues(future: asyncio.Future[Any], chain: list[Any]) -> Iterator[Any]:
-    """The queue that a task stands at, if it is at one that only this run's futures fill (`as_completed`)."""
+def at_places(tasks: Iterable[asyncio.Future[Any]]) -> list[asyncio.Future[Any]]:
+    """What those of these tasks wait on that stand at a lock, a queue or the like."""
+    found = ((task, task._fut_waiter) for task in tasks if isinstance(task, asyncio.Task))  # type: ignore[attr-defined]
+    plain = [(task, future) for task, future in found if type(future) is asyncio.Future]
+    return [future for task, future in plain if _place_of(future, stack(task.get_coro())) is not None]
+
+
+def _place_of(future: asyncio.Future[Any], chain: list[Any]) -> Any:
+    """The lock, the queue or the like that a task stands at; None if it is at none."""
     for each in chain[-2:]:
-        frame = getattr(each, "cr_frame", None)
-        if frame is None:
+        for thing in gc.get_referents(each):
+            if isinstance(thing, _PLACES):
+                queues = (getattr(thing, name, None) for name in ("_waiters", "_getters", "_putters"))
+                if any(queue is not None and future in queue for queue in queues):
+                    return thing
+    return None
+
+
+def _count(place: Any, stacked: list[Any]) -> int:
+    """How many references to this lead to it from these stacks."""
+    found = 0
+    left = stacked
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
             continue
-        queue = frame.f_locals.get("self")
-        if isinstance(queue, asyncio.Queue) and future in queue._getters:  # type: ignore[attr-defined]
-            yield queue
+        seen.add(id(each))
+        for thing in gc.get_referents(each):
+            if thing is place:
+                found += 1
+            elif _leads_on(thing):
+                left.append(thing)
+    return found
+
+
+def _references_to(thing: Any) -> int:
+    return sys.getrefcount(thing)
+
+
+def _references_of_who_asks() -> int:
+    """What `_references_to` finds besides those that are looked for: its own, and the variable of its caller."""
+    thing = object()
+    return _references_to(thing)
+
+
+_OWN: Final = _references_of_who_asks()
 
 
 def _waited_for(chain: list[Any]) -> Iterable[asyncio.Future[Any]]:
@@ -152,11 +223,10 @@ def _waited_for(chain: list[Any]) -> Iterable[asyncio.Future[Any]]:
     return ()
 
 
-def is_timed(chain: list[Any]) -> bool:
+def _timed(chain: list[Any], seen: set[int]) -> bool:
     """Whether a timer of the event loop hangs over one of these: in a variable, or in a context manager or an iterator
-    that is open there."""
+    that is open there. What has been `seen` is left out."""
     left = list(chain)
-    seen: set[int] = set()
     while left:
         each = left.pop()
         if id(each) in seen:
@@ -172,25 +242,20 @@ def is_timed(chain: list[Any]) -> bool:
 def _hung_on(thing: Any) -> Iterator[Any]:
     """What is a timer, or may lead to one: among the variables and on the stack of a coroutine or a generator, in a
     context manager that is open there, and in what an exit stack will call."""
-    if type(thing).__name__ in _ON_A_STACK or isinstance(thing, CellType):
+    name = type(thing).__name__
+    if name in _ON_A_STACK or name == "cell":
         yield from filter(_leads_on, gc.get_referents(thing))
-    elif type(thing).__name__ == _COMPLETING:
+    elif name == _COMPLETING:
         yield from filter(_leads_on, vars(thing).values())
-    elif isinstance(thing, MethodType):
-        for held in _attributes(thing.__self__):
-            if _leads_on(held):
-                yield held
-            elif isinstance(held, deque):  # an exit stack's
-                yield from (each for pair in held if isinstance(pair, tuple) for each in pair if _leads_on(each))
+    elif name == "method":
+        owner = thing.__self__
+        yield from filter(_leads_on, _attributes(owner))
+        if isinstance(owner, ExitStack | AsyncExitStack):
+            yield from (each for pair in owner._exit_callbacks for each in pair if _leads_on(each))  # type: ignore[union-attr]
 
 
 def _leads_on(thing: Any) -> bool:
-    return (
-        isinstance(thing, MethodType | CellType)
-        or type(thing).__name__ in _ON_A_STACK
-        or type(thing).__name__ == _COMPLETING
-        or _is_timer(thing)
-    )
+    return type(thing).__name__ in _LEADING
 
 
 def _attributes(owner: Any) -> Iterator[Any]:
@@ -203,4 +268,4 @@ def _attributes(owner: Any) -> Iterator[Any]:
 
 def _is_timer(thing: Any) -> bool:
     """A timer of the event loop that is still to come (uvloop has its own class)."""
-    return type(thing).__name__ == "TimerHandle" and not thing.cancelled()
+    return type(thing).__name__ == _TIMER and not thing.cancelled()

@@ -12,11 +12,12 @@ and one of asyncio's may pass it on to the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final
 
-from perdure.runtime.known import CHAIN_MAX, Durable, Known, is_timed, stack
+from perdure.runtime.known import Durable, Known
 
 BUSY_LOOKS: Final = 100
 """Looks in a row at a run with a task that is about to run, before the next one waits a moment."""
@@ -96,6 +97,16 @@ class Rest:
         else:
             self._loop.call_later(self._count * CROWD_PAUSE_S, self._look)
 
+    @contextmanager
+    def nobody_looking(self) -> Iterator[None]:
+        """A block in which nothing is seen, and so nothing is delivered."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+            self.look_soon()
+
     def end(self) -> None:
         """Look no more."""
         self._watch(None)
@@ -165,10 +176,7 @@ class Rest:
             return State.READY
         if task is self._raw and waits_on is self._watched:
             return State.RAW
-        chain = stack(task.get_coro()) if isinstance(task, asyncio.Task) else []
-        raw = known.unknown(waits_on, chain) if waits_on is not task else task
-        if raw is None and (len(chain) >= CHAIN_MAX or is_timed(chain)):
-            raw = waits_on
+        raw = known.keeps(task, waits_on) if isinstance(task, asyncio.Task) else task
         if raw is None:
             return State.KNOWN
         self._raw = task

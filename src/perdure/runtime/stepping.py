@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
+from perdure.core.endings import Held
 from perdure.core.failures import decode_error, encode_error, error_info, failure
 from perdure.core.keys import retry_place
-from perdure.core.records import Attempt, WaitKind, run_id
+from perdure.core.records import Attempt, HeldReason, WaitKind, run_id
 from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge
@@ -39,7 +40,7 @@ async def execute(
     attempt = 0 if last is None else last.attempt
     if last is not None and attempt >= step.settings.retry.attempts:
         if last.error is None:
-            at.hold_exhausted(key, attempt)
+            _hold_exhausted(at, key, attempt)
         return await _give_up(at, step, key, digest, attempt, last.error, last.started_at)
     if last is not None:
         await _pause(at, key, attempt, _rest_s(last, at.host.clock.wall_us()))
@@ -64,6 +65,18 @@ async def _pause(at: SuperStep, key: str, attempt: int, delay_s: float) -> None:
     else:
         await at.waiting.until(place, WaitKind.TIMER, delay_us=max(0, int(delay_s * 1_000_000)))
         at.submit(at.waiting.close(place))
+
+
+def _hold_exhausted(at: SuperStep, key: str, attempts: int) -> NoReturn:
+    """Hold the run: the last allowed try of this step began, and its worker died before it ended."""
+    detail = (
+        f"the worker died during try {attempts} of step {key!r}, the last one its policy allows; nobody knows how "
+        "that try ended. If its body is safe to run again, release the run; tries that were cut short are then "
+        "forgotten"
+    )
+    at.close(Held(HeldReason.EXHAUSTED, detail))
+    at.check()
+    raise AssertionError("it was closed, and goes on")
 
 
 async def _attempt(

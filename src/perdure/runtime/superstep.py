@@ -17,13 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import random
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
-from perdure.clock import Clock
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
 from perdure.core.digests import digest64
 from perdure.core.display import divergence
@@ -34,62 +31,27 @@ from perdure.core.keys import Scope, given
 from perdure.core.records import Checkpoint, Claimed, HeldReason, run_id
 from perdure.core.snapshot import spill, spilled
 from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, StoreUnavailable, Unwind, UsageError
-from perdure.runtime.callables import Pools
-from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.frames import AgentFrame, frame, install_task_factory, outside
-from perdure.runtime.group import Batch, GroupCommit
-from perdure.runtime.ids import Ids
+from perdure.runtime.group import Batch
+from perdure.runtime.host import Host
 from perdure.runtime.interruption import Cancelled, Gate, Interruption
-from perdure.runtime.known import Durable, fed_by
+from perdure.runtime.known import Durable
 from perdure.runtime.mailbox import Mailbox
 from perdure.runtime.payloads import load_payload
-from perdure.runtime.reads import Reads
 from perdure.runtime.rest import Rest
-from perdure.runtime.starts import Starts
 from perdure.runtime.stepping import execute
-from perdure.runtime.surroundings import AroundBody
-from perdure.runtime.trust import Trust
+from perdure.runtime.strays import disown, see, see_all
 from perdure.runtime.waiting import Waiting
-from perdure.runtime.waker import Waker
-from perdure.store.protocol import Store
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:
-    from perdure.runtime.agent import Agent
     from perdure.runtime.step import Durability, Step
 
 UNWIND_S = 10.0
 """How long cancelled tasks may take to end before the log names them and they are left to themselves."""
 
-
-_stuck: set[asyncio.Future[Any]] = set()
-"""Tasks that are left to themselves. The loop knows them only weakly; collected, they would end in the middle."""
-
 REFUSALS_MAX = 1000
 """How often a super-step that has ended raises `Unwind` into code that goes on all the same."""
-
-
-class Host(Protocol):
-    """What a worker lends to the runs it executes."""
-
-    worker: int
-    deployment: str
-    durability: Durability
-    draining: bool
-    committer: GroupCommit[Change, CommitOutcome]
-    trust: Trust
-    store: Store
-    pools: Pools
-    clock: Clock
-    deadlines: Deadlines
-    random: random.Random
-    around_body: AroundBody | None
-    ahead_max: int
-    agents: Mapping[str, Agent[..., Any]]
-    ids: Ids
-    starts: Starts
-    reads: Reads
-    waker: Waker
 
 
 class SuperStep:
@@ -171,10 +133,10 @@ class SuperStep:
         """End from outside: the first ending stands, and every task is told."""
         self._end(ending)
         if isinstance(self.ending, Parked):
-            _see_all(self._unfinished())
+            see_all(self.unfinished())
             self.waiting.unwind(self._unwind())
         else:
-            self._tell(self._unfinished())
+            self._tell(self.unfinished())
         self._wake()
 
     def interrupt(self, why: Interruption) -> None:
@@ -189,7 +151,7 @@ class SuperStep:
     @functools.cached_property
     def rest(self) -> Rest:
         """Sees when all its tasks wait."""
-        rest = Rest(self._unfinished, self._durables)
+        rest = Rest(self.unfinished, self._durables)
         rest.on_rest = self._at_rest
         rest.on_raw = self._at_work
         return rest
@@ -221,7 +183,7 @@ class SuperStep:
     @property
     def waited(self) -> bool:
         """Whether its end has waits to close."""
-        return self.waiting.used if "waiting" in self.__dict__ else bool(self._waits)
+        return self.waiting.used if self.has_waits else bool(self._waits)
 
     def drain(self) -> None:
         """Hand back at the next checkpoint: now, if no body is in flight."""
@@ -346,13 +308,13 @@ class SuperStep:
 
     async def load(self, payload: bytes) -> bytes:
         """What a record of this run says, also where it lies in a blob."""
-        with self._nobody_looking():
+        with self.rest.nobody_looking():
             return await load_payload(self.host.store, self.claimed.thread, payload)
 
     async def kept(self, batch: Batch[Change, CommitOutcome]) -> None:
         """The same for a call's own record. Whoever interrupts the code meanwhile does so after it, where a replay,
         which finds the record, is interrupted as well."""
-        with self._nobody_looking():
+        with self.rest.nobody_looking():
             await self.durable(batch)
 
     def body_ended(self) -> None:
@@ -362,16 +324,6 @@ class SuperStep:
             self.drain()
         if "rest" in self.__dict__:
             self.rest.look_soon()
-
-    def hold_exhausted(self, key: str, attempts: int) -> NoReturn:
-        """Hold the run: the last allowed try of this step began, and its worker died before it ended."""
-        detail = (
-            f"the worker died during try {attempts} of step {key!r}, the last one its policy allows; nobody knows how "
-            "that try ended. If its body is safe to run again, release the run; tries that were cut short are then "
-            "forgotten"
-        )
-        self.close(Held(HeldReason.EXHAUSTED, detail))
-        raise self._unwind()
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -403,15 +355,6 @@ class SuperStep:
             self.close(Held(HeldReason.SCHEMA, f"the record of step {record.key!r} does not load: {error}"))
             raise self._unwind() from error
         raise failure(payload, run=self.claimed.run, key=record.key, attempts=record.attempt)
-
-    @contextmanager
-    def _nobody_looking(self) -> Iterator[None]:
-        self.rest.paused += 1
-        try:
-            yield
-        finally:
-            self.rest.paused -= 1
-            self.rest.look_soon()
 
     def _durables(self) -> list[Durable]:
         held_back = self.gate.waiting if "gate" in self.__dict__ else []
@@ -445,7 +388,7 @@ class SuperStep:
 
     def _at_work(self) -> None:
         """Something goes on beside the waits: what came before their rows were there, nobody was told."""
-        if "waiting" in self.__dict__ and (opened := self.waiting.take_opened()) is not None:
+        if self.has_waits and (opened := self.waiting.take_opened()) is not None:
             opened.done.add_done_callback(lambda _: self.host.waker.look())
 
     async def _park(self, asked: Batch[Change, CommitOutcome]) -> None:
@@ -509,16 +452,16 @@ class SuperStep:
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._tasks.pop(task, None)
         if self.ending is not None:
-            _see(task)  # the super-step has its ending; what a branch raised after it concerns nobody
+            see(task)  # the super-step has its ending; what a branch raised after it concerns nobody
         elif "rest" in self.__dict__:
             self.rest.look_soon()
 
     async def _reap(self) -> None:
         """End what the agent left running, so that nothing of this super-step outlives it."""
-        left = self._unfinished()
+        left = self.unfinished()
         if isinstance(self.ending, Parked) and left:  # it is unwinding by itself: its waits raise
             await asyncio.wait(left, timeout=UNWIND_S)
-            left = self._unfinished()
+            left = self.unfinished()
         if not left:
             return
         if not self._told:  # a second cancellation would break off the cleaning up after the first
@@ -527,37 +470,17 @@ class SuperStep:
         if stuck:
             emit("run.stuck", run=run_id(self.claimed.run), tasks=[str(task) for task in stuck])
             for task in stuck:
-                _disown(task)
+                disown(task)
 
-    def _unfinished(self) -> list[asyncio.Future[Any]]:
+    def unfinished(self) -> list[asyncio.Future[Any]]:
+        """Its tasks that have not ended."""
         return [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
 
     def _tell(self, tasks: list[asyncio.Future[Any]]) -> None:
         self._told = self._root is not None
-        _see_all(tasks)
+        see_all(tasks)
         for task in tasks:
             task.cancel(self._why())
-
-
-def _see_all(tasks: list[asyncio.Future[Any]]) -> None:
-    """Have seen what gatherings and the like of these tasks end with: their code may not get to it any more."""
-    for future in fed_by(tasks):
-        if isinstance(future, asyncio.Future):
-            future.add_done_callback(_see)
-
-
-def _see(future: asyncio.Future[Any]) -> None:
-    """Look at what a future ended with: what went wrong in it is another's to tell."""
-    if not future.cancelled():
-        future.exception()
-
-
-def _disown(task: asyncio.Future[Any]) -> None:
-    """Leave a task that does not end to itself: the end of the process does not wait for it, as `asyncio.run` would."""
-    if isinstance(task, asyncio.Task):
-        asyncio._unregister_task(task)
-        _stuck.add(task)
-        task.add_done_callback(_stuck.discard)
 
 
 def _ending_of(root: asyncio.Task[Any]) -> Ending:

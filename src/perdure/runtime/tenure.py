@@ -209,13 +209,13 @@ class Tenure:
             self.claimer.slot_freed()
             if not self.executions:
                 self._empty.set()
-        if isinstance(ending, Lost):
-            # To whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had not
-            # ended, nothing was given back.
+        if isinstance(ending, Lost | HandedBack):
+            # Lost to whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had
+            # not ended, nothing was given back. And a requeue behind a parking that was refused is not looked at.
             self.claimer.give_back()
         elif isinstance(ending, Parked) and ending.timed:
             self.claimer.look()  # it may be asleep for longer
-        elif ending is not None and not isinstance(ending, HandedBack | Parked):
+        elif ending is not None and not isinstance(ending, Parked):
             self._on_ended(run)
 
     # -- writing ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from perdure.core.records import Blob, Wait, WaitKind
 from perdure.errors import Unwind
 from perdure.runtime.group import Batch
 from perdure.runtime.interruption import Cancelled
-from perdure.runtime.known import Durable
+from perdure.runtime.known import Durable, at_places
 
 if TYPE_CHECKING:
     from perdure.runtime.superstep import SuperStep
@@ -163,8 +163,9 @@ class Waiting:
             self._at.rest.look_soon()
 
     def unwind(self, error: Unwind) -> None:
-        """Have every wait raise this: the run is parked, and its code is to end."""
-        for future in self.futures:
+        """Have every wait raise this: the run is parked, and its code is to end. So do the locks and the like at which
+        other tasks stand meanwhile."""
+        for future in [*self.futures, *at_places(self._at.unfinished())]:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # where nobody stands at it any more

@@ -101,9 +101,11 @@ def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row], waits:
     )
 
 
-def to_answer_outcome(interrupt: Row, *, created: bool, answer: bytes) -> AnswerOutcome:
-    """What became of an answer; the row is as it was left."""
-    found = to_interrupt(interrupt)
+def to_answer_outcome(row: Row, answer: bytes) -> AnswerOutcome:
+    """What became of an answer; the row is the interrupt's, after whether this was its first."""
+    values = dict(row)
+    created: bool = values.pop("created")
+    found = to_interrupt(values)
     same = found.state is InterruptState.ANSWERED and found.answer == answer
     return Answered(found, created) if created or same else NotAnswered(found)
 

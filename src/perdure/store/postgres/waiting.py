@@ -46,21 +46,11 @@ class Waiting:
         blobs = {blob.digest: blob.data for blob in answer.blobs}
         values = {"interrupt": answer.interrupt, "answer": answer.answer, "by": answer.by}
         values |= {"b_digest": list(blobs), "b_data": list(blobs.values())}
-        act, get = self._statements["answer"], self._statements["get_interrupts"]
-
-        async def work(connection: Any) -> AnswerOutcome | None:
-            async with connection.transaction():
-                known, created = await connection.fetchrow(act.text, *act.arguments(values))
-                if not known:
-                    return None
-                found = await connection.fetchrow(get.text, [answer.interrupt])
-            return rows.to_answer_outcome(found, created=created, answer=answer.answer)
-
         try:
-            async with self._pool.line() as line:
-                return await line.use(work)
+            found = await self._fetch("answer", **values)
         except failures.REFUSED as error:
             raise NotSerializable(f"a value of the answer cannot be stored: {error}") from error
+        return rows.to_answer_outcome(found[0], answer.answer) if found else None
 
     async def interrupts(self, where: InterruptFilter) -> list[Interrupt]:
         found = await self._fetch(
@@ -83,7 +73,10 @@ class Waiting:
 
     async def send(self, messages: Sequence[NewMessage]) -> list[SendOutcome]:
         """One that comes twice is asked for once: the second finds what the first did."""
-        distinct = list({message.id: message for message in reversed(messages)}.values())[::-1]
+        by_id: dict[int, NewMessage] = {}
+        for message in messages:
+            by_id.setdefault(message.id, message)
+        distinct = list(by_id.values())
         if not distinct:
             return []
         blobs = [(number, blob) for number, message in enumerate(distinct, 1) for blob in message.blobs]

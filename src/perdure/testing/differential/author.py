@@ -20,9 +20,10 @@ import msgspec
 from perdure.core.changes import Change, ClaimRequest, NewWorker, Parent, RunFilter, StartRun, record_of
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import Claimed, IfBusy, Run, RunState
+from perdure.runtime.starting import DISPLACING
 from perdure.store.memory import MemoryStore
 from perdure.testing.differential import batches
-from perdure.testing.differential.batches import KEYS, UNIVERSE, blob
+from perdure.testing.differential.batches import KEYS, UNIVERSE
 from perdure.testing.differential.grounds import MemoryGround
 from perdure.testing.differential.operations import (
     MAIN,
@@ -35,6 +36,7 @@ from perdure.testing.differential.operations import (
     Reserve,
     Silent,
     Vanish,
+    blob,
 )
 from perdure.testing.differential.outsiders import UNKNOWN, Outsiders
 from perdure.testing.differential.pauses import PAST
@@ -92,7 +94,7 @@ class Author:
             self.start: 12, self.start_again: 2, self.register: 5, self.claim: 22, self.renew: 1, self.set_idle: 1,
             self.take_over: 6, self.wear_out: 1, self.retire: 1, self.give_back: 3, self.release: 6, self.retry: 6,
             self.advance: 5, self.attend: 2, self.crash: 2, self.watch: 1, self.reserve: 1, self.read: 14,
-            self.outsiders.answer: 10, self.outsiders.send: 6, self.outsiders.revive: 8, self.outsiders.cancel: 5,
+            self.outsiders.answer: 10, self.outsiders.send: 6, self.outsiders.revive: 12, self.outsiders.cancel: 5,
             self.fork: 2,
         }  # fmt: skip
 
@@ -135,10 +137,11 @@ class Author:
             return self.random.choice(self.sent[-4:])
         if kind < 0.3:
             worker = self._holder()
+            mine = self._mine(worker)
             strays = [self._stray() for _ in range(self.random.randint(0, 2))]
-            return worker, [*strays, *self._mine(worker)]
+            return worker, batches.plain([*batches.apart(strays, mine), *mine])
         worker = self._holder()
-        return worker, self._mine(worker)
+        return worker, batches.plain(self._mine(worker))
 
     def _mine(self, worker: int) -> Sequence[Change]:
         """Changes of some runs that the worker holds."""
@@ -160,14 +163,18 @@ class Author:
     # -- starting --------------------------------------------------------------------------------------------
 
     def start(self) -> Sequence[Operation]:
+        """Some starts in one call; one that displaces others has a call of its own, for who is cancelled in it and who
+        is started in it would become ready at the same moment."""
         asked = [self._ask() for _ in range(self.random.randint(1, 3))]
+        displacing = [ask for ask in asked if ask.if_busy in DISPLACING]
+        asked = displacing[:1] or asked
         self.asked += asked
         return [Call("start", (tuple(asked),), by=self._by())]
 
     def start_again(self) -> Sequence[Operation]:
         """Starts once more, as after a lost answer: in a call of their own, beside a new one, or twice in one call."""
         again = self.random.sample(self.asked, min(len(self.asked), self.random.randint(0, 2)))
-        new = [self._ask() for _ in range(self.random.randint(0, 1))]
+        new = [ask for ask in (self._ask() for _ in range(self.random.randint(0, 1))) if ask.if_busy not in DISPLACING]
         self.asked += new
         asked = (
             [*again, *new, *self.random.choices([*again, *new], k=self.random.randint(0, 1))] if again or new else []

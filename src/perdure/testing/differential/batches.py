@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,12 +15,15 @@ from perdure.core.changes import (
     CloseWait,
     EndRun,
     HoldRun,
+    OpenWait,
+    Place,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    record_of,
 )
-from perdure.core.records import Blob, Claimed, HeldReason, RunState
-from perdure.testing.differential.operations import UNIT_S
+from perdure.core.records import Claimed, HeldReason, RunState
+from perdure.testing.differential.operations import UNIT_S, blob
 from perdure.testing.differential.pauses import Pauses
 from perdure.testing.differential.sight import Sight
 
@@ -29,11 +31,6 @@ KEYS: Final = ("a", "b", "c", "d", "e/1")
 """Of steps; few, so that they collide. `c` and `d` always fail."""
 
 FAILING: Final = ("c", "d")
-
-
-def blob(data: bytes) -> Blob:
-    """Bytes under their digest."""
-    return Blob(hashlib.blake2b(data, digest_size=32).digest(), data)
 
 
 UNIVERSE: Final = tuple(blob(data) for data in (b"shared", b"1", b"2", *(key.encode() for key in KEYS)))
@@ -182,3 +179,23 @@ def moved(change: Change, *, run: int, fence: int) -> Change:
         record = msgspec.structs.replace(change.record, run=run, fence=fence)
         return msgspec.structs.replace(change, run=run, fence=fence, record=record)
     return msgspec.structs.replace(change, run=run, fence=fence)
+
+
+def plain(changes: Sequence[Change]) -> list[Change]:
+    """The batch without what no worker sends, and of which nothing is said: a wait that is opened under the key of a
+    record beside it."""
+    recorded: set[Place] = set()
+    found: list[Change] = []
+    for change in changes:
+        if (record := record_of(change)) is not None:
+            recorded.add((record.run, record.super_step, record.key))
+        if not isinstance(change, OpenWait) or (change.run, change.super_step, change.key) not in recorded:
+            found.append(change)
+    return found
+
+
+def apart(strays: Sequence[Change], mine: Sequence[Change]) -> list[Change]:
+    """The strays without those that may bounce, of runs that the batch is about anyway: a change that both bounces and
+    comes too late may be told as either."""
+    runs = {change.run for change in mine}
+    return [each for each in strays if each.run not in runs or not isinstance(each, CloseWait | SendMessage)]

@@ -6,6 +6,7 @@ be told to any store, in whole or in part, and a part still means something (a b
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from typing import Any, Final
 
@@ -95,6 +96,11 @@ class Look(msgspec.Struct, frozen=True):
 
 
 Operation = Call | Advance | Reserve | Crash | Vanish | Silent | Look
+
+
+def blob(data: bytes) -> Blob:
+    """Bytes under their digest."""
+    return Blob(hashlib.blake2b(data, digest_size=32).digest(), data)
 
 
 def told(value: Any) -> str:

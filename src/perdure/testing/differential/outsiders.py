@@ -11,8 +11,7 @@ import msgspec
 
 from perdure.core.changes import ForkRun, InterruptFilter, NewAnswer, NewMessage, StartRun
 from perdure.core.records import Claimed, InterruptState, RunState
-from perdure.testing.differential.batches import blob
-from perdure.testing.differential.operations import Call, Operation
+from perdure.testing.differential.operations import Call, Operation, blob
 from perdure.testing.differential.pauses import Pauses
 from perdure.testing.differential.sight import Sight
 
@@ -54,7 +53,7 @@ class Outsiders:
 
     def revive(self) -> Sequence[Operation]:
         dead = self.sight.dead_letters()
-        if not dead and self.random.random() < 0.95:
+        if not dead and self.random.random() < 0.98:
             return []
         return [Call("revive", (self.random.choice(dead) if dead else UNKNOWN,), by=self._by())]
 

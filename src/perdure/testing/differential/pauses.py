@@ -18,13 +18,17 @@ from perdure.core.changes import (
     SendMessage,
 )
 from perdure.core.records import Blob, Claimed, WaitKind
-from perdure.testing.differential.operations import UNIT_S
+from perdure.testing.differential.operations import UNIT_S, blob
 from perdure.testing.differential.sight import Sight
 
 KEYS: Final = ("w", "x", "y/1")
 """Of waits; few, so that they collide."""
 
 LABELS: Final = ("note", "order")
+BEYOND: Final = (blob(b"beyond"),)
+"""What comes with a question. Nobody compares it: whether it is kept where the question is there already is nobody's
+business."""
+
 PAST: Final = 1
 """A time that has come, whatever the clock says."""
 
@@ -56,8 +60,7 @@ class Pauses:
             case WaitKind.ANSWER:
                 asked = self._question()
                 return OpenWait(
-                    *at, WaitKind.ANSWER, delay_us=delay_us, due_at=due_at, interrupt=asked,
-                    blobs=choose([(), self._blobs]),
+                    *at, WaitKind.ANSWER, delay_us=delay_us, due_at=due_at, interrupt=asked, blobs=BEYOND,
                 )  # fmt: skip
             case WaitKind.MESSAGE:
                 labels = choose([(), (), LABELS, LABELS[:1]])
@@ -128,7 +131,8 @@ class Pauses:
             return self.open(claimed, super_step, key)
         if draw < 0.9:
             return self.send(claimed, super_step, self.random.choice((*KEYS, "s")))
-        return self.close(claimed, super_step, key) if draw < 0.94 else self.bury(claimed)
+        buries = draw > 0.95 or (draw > 0.92 and bool(self.sight.mail(claimed.thread)))
+        return self.bury(claimed) if buries else self.close(claimed, super_step, key)
 
     def _question(self) -> NewInterrupt:
         choose = self.random.choice

@@ -13,8 +13,18 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, assert_never
 from unittest import mock
 
+import msgspec
+
 from perdure.core import limits
-from perdure.core.changes import InterruptFilter, NewWorker, RunFilter
+from perdure.core.changes import (
+    Change,
+    CommitOutcome,
+    EndRun,
+    InterruptFilter,
+    NewWorker,
+    ParkRun,
+    RunFilter,
+)
 from perdure.core.records import Blob, Checkpoint
 from perdure.store.protocol import Store
 from perdure.testing.differential.answers import shown
@@ -110,7 +120,10 @@ class Performance:
 
     async def tell(self, operation: Operation) -> Any:
         """Do one thing; the answer as it is compared."""
-        return shown(await self.answer(operation), await self.store.now_us())
+        answer = await self.answer(operation)
+        if isinstance(answer, CommitOutcome) and isinstance(operation, Call):
+            answer = comparable(answer, operation.args[1])
+        return shown(answer, await self.store.now_us())
 
     async def answer(self, operation: Operation) -> Any:
         """Do one thing; the answer, or the error that was raised, as it is."""
@@ -182,6 +195,18 @@ class Performance:
                 break
             await asyncio.sleep(0.01)
         return found
+
+
+def comparable(outcome: CommitOutcome, changes: Sequence[Change]) -> CommitOutcome:
+    """A batch's outcome without what a store need not say: that a change bounced where none of its run's changes were
+    written, and that a cancellation was requested which forbids nothing that is asked for here."""
+    unwritten = outcome.lost | outcome.refused.keys()
+    ends = {change.run for change in changes if isinstance(change, EndRun | ParkRun)}
+    return msgspec.structs.replace(
+        outcome,
+        bounced={place: why for place, why in outcome.bounced.items() if place[0] not in unwritten},
+        cancelled=outcome.cancelled & ends,
+    )
 
 
 async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:

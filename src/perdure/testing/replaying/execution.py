@@ -204,7 +204,7 @@ class ReplaySuperStep(SuperStep):
         """Close it: it does not end."""
         if self.ending is None:
             self.stuck = why
-            self.waits_at = where(self._unfinished())
+            self.waits_at = where(self.unfinished())
             self.close(HandedBack())
 
     def leave(self) -> None:

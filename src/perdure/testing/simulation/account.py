@@ -105,7 +105,7 @@ def _of_states(witness: Witness, arguments: dict[int, tuple[Any, ...]]) -> Itera
     newest: dict[int, Pointer] = {}
     for id, super_step in annals.boundaries:
         run = witness.look.runs[id]
-        if run.agent not in ("tally", "ledger") or id in annals.forks or run.thread in _forked(witness):
+        if not playbook.ROLES[run.agent].tallies or id in annals.forks or run.thread in _forked(witness):
             continue
         if super_step == 0:
             newest[run.thread] = annals.bases[id]

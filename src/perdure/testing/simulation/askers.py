@@ -10,6 +10,7 @@ from perdure.testing.simulation.roles import Log, Role, agent_of, failed, number
 from perdure.testing.simulation.steps import undo, work
 
 PATIENCE_S: Final = (0.05, 0.6, 3.0, 9.0)
+BESIDE_S: Final = (1.0, 5.0, 40.0)
 NOBODY: Final = "nobody answered"
 
 
@@ -85,6 +86,12 @@ async def either(label: str) -> list[Any]:
     return [answered.result(), (await work(label)).label]
 
 
+async def distracted(label: str, seconds: float) -> Any:
+    """A question, and something beside it that nobody knows: it is not parked, and sees the answer all the same."""
+    _, answer = await asyncio.gather(asyncio.sleep(seconds), perdure.interrupt({"asks": label}))  # raw, on purpose
+    return answer
+
+
 async def _ask(label: str, n: int) -> Any:
     return await perdure.interrupt({"asks": label, "n": n})
 
@@ -119,5 +126,6 @@ ASKERS: Final = (
     Role(agent_of(defaulting), lambda n: (f"{n}", PATIENCE_S[n % 4]), _the_answer),
     Role(agent_of(vital), lambda n: (f"{n}", PATIENCE_S[n % 4]), _the_answer, cleans_up=True),
     Role(agent_of(clinging), lambda n: (f"{n}",), lambda args, log: [log["interrupt"], log["work"]["label"]]),
+    Role(agent_of(distracted), lambda n: (f"{n}", BESIDE_S[n % 3]), lambda args, log: log["2/interrupt"], raw=True),
     Role(agent_of(either), lambda n: (f"{n}",), _of_either, withdraws=True),
 )

@@ -11,10 +11,13 @@ from perdure.testing.simulation import playbook
 from perdure.testing.simulation.roles import Role
 
 IF_BUSY: Final = ("enqueue",) * 4 + ("join", "reject")
-IF_ASKING: Final = ("enqueue", "enqueue", "join", "reject", None, None, "interrupt", "rollback")
-"""The same where agents wait; None is what says nothing."""
+IF_ASKING: Final = (
+    ("enqueue", "enqueue", "join", "reject", None, None, "interrupt", "rollback"),
+    ("enqueue", None, "interrupt", "rollback", "rollback"),
+)
+"""The same where agents wait, in two kinds of world; None is what says nothing."""
 QUEUES: Final = ("default", "default", "side")
-OFTEN: Final = frozenset({"booking", "hurried"})
+OFTEN: Final = frozenset({"booking", "hurried", "diary"})
 """Agents that much may happen to."""
 DEADLINES_S: Final = (None,) * 6 + (0.5, 2.0, 6.0)
 
@@ -64,12 +67,14 @@ def draw_orders(chance: random.Random, poison: float, theme: Theme) -> list[Orde
     elif chance.random() < 0.25:  # a crowd: few threads, with many runs each
         roles = chance.sample(roles, 2)
     threads = [f"thread {n}" for n in range(chance.choice((1, 2, 5)))]
-    orders = [_order(chance, n, chance.choice(roles), threads, theme) for n in range(chance.choice((1, 3, 6, 10, 16)))]
+    if_busy = IF_BUSY if theme is Theme.WORK else chance.choice(IF_ASKING)
+    numbers = range(chance.choice((1, 3, 6, 10, 16)))
+    orders = [_order(chance, n, chance.choice(roles), threads, if_busy) for n in numbers]
     if chance.random() < poison:
         poisons = [playbook.POISON] if theme is Theme.WORK else [playbook.POISON, playbook.ROLES["held"]]
         role = chance.choice(poisons)
         count = chance.choice((1, 1, 3))
-        orders += [_order(chance, len(orders) + n, role, threads, Theme.WORK) for n in range(count)]
+        orders += [_order(chance, len(orders) + n, role, threads, IF_BUSY) for n in range(count)]
     # Two clients may start the same thing at once: with a key, it is one run.
     orders += [chance.choice(orders) for _ in range(chance.choice((0, 0, 2)))]
     if chance.random() < 0.2:
@@ -84,16 +89,18 @@ def _roles(theme: Theme) -> list[Role]:
     return roles + [role for role in roles if role.agent.name in OFTEN]
 
 
-def _order(chance: random.Random, number: int, role: Role, threads: list[str], theme: Theme) -> Order:
-    shared = role.reads or chance.random() < 0.5
-    works = theme is Theme.WORK
+def _order(
+    chance: random.Random, number: int, role: Role, threads: list[str], if_busy: tuple[str | None, ...]
+) -> Order:
+    works = if_busy is IF_BUSY
+    shared = role.reads or chance.random() < (0.9 if role.tallies and not works else 0.5)
     return Order(
         number=number,
         agent=role.agent.name,
         args=role.arguments(number),
         key=f"key {number}" if chance.random() < 0.8 else None,
         thread_id=f"{role.agent.name} on {chance.choice(threads)}" if shared else None,
-        if_busy=chance.choice(IF_BUSY if works else IF_ASKING),
+        if_busy=chance.choice(if_busy),
         queue=chance.choice(QUEUES),
         delay=chance.choice((0.0, 0.0, 0.0, 1.5)),
         priority=chance.choice((0, 0, 5)),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-import msgspec
-
 import perdure
 from perdure import Again, Retry
 from perdure.runtime.frames import agent_frame
@@ -14,7 +12,7 @@ from perdure.testing.simulation.askers import ASKERS
 from perdure.testing.simulation.correspondents import CORRESPONDENTS
 from perdure.testing.simulation.families import FAMILIES
 from perdure.testing.simulation.played import world_here
-from perdure.testing.simulation.roles import Log, Role, agent_of, numbered
+from perdure.testing.simulation.roles import Log, Role, Tally, agent_of, numbered
 from perdure.testing.simulation.sleepers import SLEEPERS
 from perdure.testing.simulation.steps import (
     HEAVY,
@@ -49,12 +47,6 @@ async def fan(width: int) -> list[Token]:
     async with asyncio.TaskGroup() as group:
         more = [group.create_task(limited(f"group {n}")) for n in range(2)]
     return [*(token for pair in found for token in pair), *(task.result() for task in more), await work("last")]
-
-
-class Tally(msgspec.Struct):
-    """The state of a thread: what each super-step of each run has added."""
-
-    entries: list[str] = msgspec.field(default_factory=list)
 
 
 async def tally(label: str, rounds: int, round: int = 0, *, state: Tally) -> list[str] | Again:
@@ -198,8 +190,8 @@ WORKING: Final[dict[str, Role]] = {
         POISON,
         Role(agent_of(line), lambda n: (1 + n % 5,), _of_line),
         Role(agent_of(fan), lambda n: (1 + n % 3,), _of_fan),
-        Role(agent_of(tally), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
-        Role(agent_of(ledger), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None),
+        Role(agent_of(tally), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None, tallies=True),
+        Role(agent_of(ledger), lambda n: (f"run {n}", 1 + n % 4), lambda args, log: None, tallies=True),
         Role(agent_of(strict), lambda n: (1 + n % 4,), _of_strict),
         Role(agent_of(patient), lambda n: (f"{n}",), _of_patient),
         Role(agent_of(hopeless), lambda n: (f"{n}",), lambda args, log: log["work"]["label"]),
@@ -223,6 +215,7 @@ CIRCLES: Final[tuple[tuple[Role, ...], ...]] = (
     SLEEPERS,
     ASKERS,
     CORRESPONDENTS,
+    (WAITING["diary"], WAITING["diary"], WAITING["inquiry"]),
     (*CORRESPONDENTS, WAITING["writer"], _BOOKING, _BOOKING),
     tuple(role for role in FAMILIES if role.agent.name != "held"),
     (_BOOKING, _BOOKING, WAITING["stern"], WAITING["hurried"], WAITING["vital"]),

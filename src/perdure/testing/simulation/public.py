@@ -8,14 +8,17 @@ nobody needs, and give what runs wait for, so that everything comes to its end.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.app import App
 from perdure.client.inbox import InterruptInfo
-from perdure.core.records import Wait, WaitKind
+from perdure.core.changes import EndRun, ParkRun
+from perdure.core.records import Wait, WaitKind, run_id
 from perdure.core.states import UNFINISHED
 from perdure.errors import (
     AlreadyAnswered,
@@ -31,7 +34,7 @@ from perdure.testing.simulation import playbook
 from perdure.testing.simulation.correspondents import BadLetter, Letter, THREADS
 from perdure.testing.simulation.orders import Theme
 from perdure.testing.simulation.played import PlayedWorld
-from perdure.testing.simulation.wire import Database
+from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.witness import Witness
 from perdure.testing.simulation.world import Process
 
@@ -40,6 +43,9 @@ PAUSE_S: Final = (0.1, 1.2)
 FORKS_MAX: Final = 3
 """In one world: each brings another run."""
 CANCELLED_MAX: Final = 6
+RACES: Final = 0.1
+"""How often somebody cancels a run at the moment in which it ends or is parked."""
+RACES_MAX: Final = 4
 QUIET_S: Final = (0.0, 0.0, 0.0, 22.0)
 """So long a silence shows who is not parked, and who does not see what has come."""
 
@@ -59,6 +65,8 @@ class Public:
     theme: Theme
     _quiet_s: float = 0.0
     """For so long nobody says anything, when it has become calm."""
+    _canceller: tuple[asyncio.AbstractEventLoop, App] | None = None
+    """Where the canceller lives now."""
     _left: Counter[str] = field(default_factory=Counter)
     """How often something may still be done."""
     _names: Counter[str] = field(default_factory=Counter)
@@ -66,7 +74,7 @@ class Public:
     def settle(self) -> None:
         """Begin."""
         chance = self.world.random
-        self._left.update(fork=FORKS_MAX, cancel=CANCELLED_MAX)
+        self._left.update(fork=FORKS_MAX, cancel=CANCELLED_MAX, race=RACES_MAX)
         waiting = self.theme is not Theme.WORK
         self._quiet_s = chance.choice(QUIET_S) if waiting else 0.0
         if waiting:
@@ -79,6 +87,7 @@ class Public:
             self._spawn("pen friend", self._writes)
         if chance.random() < (0.4 if waiting else 0.1):
             self._spawn("canceller", self._cancels)
+            self.database.overheard = self._overhear
         if chance.random() < (0.3 if waiting else 0.1):
             self._spawn("forker", self._forks)
 
@@ -90,6 +99,22 @@ class Public:
     def _spawn_later(self, name: str, life: Life) -> None:
         delay_s = self.world.random.uniform(*SPAWN_S)
         self.database.loop.call_later(delay_s, self._spawn, name, life)
+
+    def _overhear(self, request: Request) -> None:
+        """Somebody is about to let go of a run: who cancels it now, races with that."""
+        if request.verb != "commit" or self.calm or self._canceller is None:
+            return
+        ends = [change.run for change in request.args[1] if isinstance(change, EndRun | ParkRun)]
+        if ends and self.world.random.random() < RACES:
+            loop, app = self._canceller
+            race = self._race(app, self.world.random.choice(ends))
+            loop.call_soon_threadsafe(loop.create_task, race, context=contextvars.Context())
+
+    async def _race(self, app: App, run: int) -> None:
+        if self._left["race"]:
+            self._left["race"] -= 1
+            with suppress(StoreError):
+                await self._cancel(app, run)
 
     async def _live(self, process: Process, name: str, life: Life) -> None:
         app = app_of(self.database, process)
@@ -177,14 +202,17 @@ class Public:
 
     async def _cancels(self, app: App, name: str) -> None:
         """Cancel somebody."""
+        self._canceller = asyncio.get_running_loop(), app
         found = [run for run in await app.runs(limit=30) if run.state in UNFINISHED]
         if not found or self.calm or not self._left["cancel"]:
             return
         self._left["cancel"] -= 1
         tidy = [run for run in found if playbook.ROLES[run.agent].cleans_up]
         chosen = self.world.random.choice(tidy if tidy and self.world.random.random() < 0.5 else found)
-        told = await app.cancel(chosen.run_id, reason=f"{name} does not want it")
-        self.witness.cancelled(int(chosen.run_id[1:]), told)
+        await self._cancel(app, int(chosen.run_id[1:]))
+
+    async def _cancel(self, app: App, run: int) -> None:
+        self.witness.cancelled(run, await app.cancel(run_id(run), reason="nobody wants it any more"))
 
     async def _forks(self, app: App, name: str) -> None:
         """Fork a thread at a checkpoint of one of its runs."""

@@ -32,6 +32,8 @@ class Readiness:
     calm_since: float | None = None
     homes: dict[int, Process] = field(default_factory=dict)
     """By worker: its process."""
+    raw: frozenset[str] = frozenset()
+    """Agents that are not parked for a long while."""
     _idle: dict[int, float] = field(default_factory=dict)
     _due: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By run: its fence, and since when it may be claimed under it."""
@@ -78,7 +80,7 @@ class Readiness:
             for wait in waits.values():
                 if look.has_come(wait) or (wait.due_at is not None and wait.due_at <= now_us):
                     yield (id, run.fence, wait.key), f"run r{id} is running, and nobody sees that {wait.key!r} has come"
-            if now - self.busy_at.get(id, 0.0) > DONE_WITHIN_S:
+            if now - self.busy_at.get(id, 0.0) > DONE_WITHIN_S and run.agent not in self.raw:
                 yield (id, run.fence), f"run r{id} only waits, and is not parked"
         for id, home in self.homes.items():
             tenure = None if home.worker is None or not home.alive else home.worker._tenure

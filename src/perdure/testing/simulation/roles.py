@@ -6,12 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from perdure.core.records import ErrorInfo
 from perdure.core.retry import Retry
 from perdure.runtime.agent import Agent, AgentOptions
 
 Log = dict[str, Any]
 """The values on record in a run's last super-step, by key; an `ErrorInfo` where a record is a failure."""
+
+
+class Tally(msgspec.Struct):
+    """The state of a thread: what each super-step of each run has added."""
+
+    entries: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,10 @@ class Role:
     """Whether it reads its mailbox: it is started on a thread that others write to."""
     cleans_up: bool = False
     """Whether it takes steps when it is interrupted: sent on after that, it would find them on record."""
+    raw: bool = False
+    """Whether it waits for what is not durable for a long while."""
+    tallies: bool = False
+    """Whether each of its super-steps adds an entry to its thread's state."""
     undone_by: str | None = None
     """The step that, cancelled, it must have recorded where it has recorded `reserve`."""
 

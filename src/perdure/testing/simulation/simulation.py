@@ -95,6 +95,8 @@ class Simulation:
             steps={step.settings.name: step.settings.retry.attempts for step in STEPS}, roles=playbook.ROLES,
         )  # fmt: skip
 
+        self.witness.readiness.raw = frozenset(name for name, role in playbook.ROLES.items() if role.raw)
+
     def live(self) -> Report:
         """Storm, then calm, then the account."""
         world, chance = self.world, self.world.random

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import perdure
-from perdure.testing.simulation.roles import Log, Role, agent_of, failed, numbered
+from perdure.testing.simulation.roles import Log, Role, Tally, agent_of, failed, numbered
 from perdure.testing.simulation.steps import Token, careful, work
 from perdure.testing.simulation.world import EPOCH_S
 
@@ -40,6 +40,14 @@ async def restless(label: str, rounds: int, round: int = 0) -> list[Token] | per
     await perdure.sleep(0.2 * round)
     found = [await work(f"{label} {round}"), await other]
     return perdure.Again(label, rounds, round + 1) if round + 1 < rounds else found
+
+
+async def diary(label: str, rounds: int, round: int = 0, *, state: Tally) -> list[str] | perdure.Again:
+    """Super-steps that each wait, and add an entry to the thread's state."""
+    await perdure.sleep(0.4)
+    token = await work(f"{label} {round}")
+    state.entries.append(token.label)
+    return perdure.Again(label, rounds, round + 1) if round + 1 < rounds else list(state.entries)
 
 
 async def hurried(label: str, limit_s: float) -> list[Any]:
@@ -89,9 +97,9 @@ def _of_restless(args: tuple[Any, ...], log: Log) -> Any:
 
 
 def _of_hurried(args: tuple[Any, ...], log: Log) -> Any:
-    """In time, it has seen everything; else what is on record, and then its last step."""
+    """In time, or at the very end of it, it has seen everything; else what is on record, and then its last step."""
     seen = [log[key]["label"] for key in ("work", "careful") if key in log and failed(log, key) is None]
-    if not log["timeout"]:
+    if not log["timeout"] or ("hurry" in log and "limited" not in log):
         return [*seen, log["hurry"]]
     answer = [log["hurry"]] if "hurry" in log else []
     return [*seen, *answer, log["limited"]["label"]]
@@ -101,6 +109,7 @@ SLEEPERS: Final = (
     Role(agent_of(sleeper), lambda n: (f"{n}", NAPS_S[n % 4]), _of_sleeper),
     Role(agent_of(alarm), lambda n: (f"{n}", n % 9 - 1.0), lambda args, log: [log["work"]]),
     Role(agent_of(restless), lambda n: (f"{n}", 1 + n % 3), _of_restless),
+    Role(agent_of(diary), lambda n: (f"run {n}", 2 + n % 4), lambda args, log: None, tallies=True),
     Role(agent_of(hurried), lambda n: (f"{n}", LIMITS_S[n % 4]), _of_hurried, withdraws=True),
     Role(agent_of(nested), lambda n: (f"{n}", LIMITS_S[n % 4]), lambda args, log: None, withdraws=True),
 )

@@ -112,6 +112,8 @@ class Database:
     ahead_us: int = 0
     """By how much its clock is off."""
     faults: Counter[str] = field(default_factory=Counter)
+    overheard: Callable[[Request], None] = lambda request: None
+    """Called with each request when it is sent, for who wants to be there at the same time."""
     loop: VirtualLoop = field(init=False)
     turn: asyncio.Lock = field(init=False)
     requests: int = 0
@@ -132,6 +134,7 @@ class Database:
 
     def send(self, request: Request) -> None:
         """Let a request meet its fate."""
+        self.overheard(request)
         fate = request.fate = self._fate(request)
         if fate is not Fate.WELL:
             self.faults[fate.value] += 1

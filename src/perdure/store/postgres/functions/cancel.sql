@@ -1,6 +1,7 @@
 -- Cancellation. A request stays on the run's row, and every end but that as cancelled looks there under the row's lock.
 
--- Those of these runs, and of what is below them without the detached ones, whose cancellation can be requested.
+-- Those of these runs, and of what is below them without the detached ones, whose cancellation can be requested: once,
+-- but one that is held can be ended by it all the same.
 create or replace function perdure.may_be_cancelled(p_runs bigint[]) returns bigint[]
 language plpgsql volatile
 as $$
@@ -18,15 +19,15 @@ begin
     select r.id
     from perdure.runs r
     where r.id = any (array(select tree.id from tree))
-      and r.cancel is null
+      and (r.cancel is null or r.state = 'held')
       and r.state not in ('completed', 'failed', 'cancelled')
     order by r.id
   );
 end
 $$;
 
--- Lock these runs, what is below them and whoever waits for one that will end at once; those whose cancellation can be requested. What
--- was started in the meantime is looked for again, until there is nothing new.
+-- Lock these runs, what is below them and whoever waits for one that will end at once; those whose cancellation can be
+-- requested. What was started in the meantime is looked for again, until there is nothing new.
 create or replace function perdure.lock_tree(p_runs bigint[]) returns bigint[]
 language plpgsql volatile
 as $$
@@ -123,7 +124,8 @@ begin
             select r.id
             from perdure.runs r
             where r.thread = t.id
-              and r.state in ('queued', 'running', 'waiting', 'held')
+              and r.state in ('queued', 'held')
+              and not r.ready
             order by r.ordinal
             limit 1
           )
@@ -175,7 +177,7 @@ declare
 begin
   perform from perdure.runs r
   where r.id = p_run
-    and r.cancel is null
+    and (r.cancel is null or r.state = 'held')
     and r.state not in ('completed', 'failed', 'cancelled');
   if not found then
     return;
@@ -187,6 +189,23 @@ begin
 end
 $$;
 
+-- The unfinished runs of these threads: the heads, and those behind them.
+create or replace function perdure.unfinished(p_threads bigint[]) returns bigint[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select t.head from perdure.threads t where t.id = any (p_threads) and t.head is not null
+    union all
+    select r.id
+    from perdure.runs r
+    where r.thread = any (p_threads)
+      and r.state in ('queued', 'held')
+      and not r.ready
+  );
+end
+$$;
+
 -- Request the cancellation of a thread's unfinished runs, for one that is started in their place. The thread is locked;
 -- so are its runs, but for those that were started between the two.
 create or replace function perdure.displace(p_thread bigint, p_rollback boolean, p_reason text, p_payload bytea)
@@ -194,19 +213,16 @@ returns void
 language plpgsql volatile
 as $$
 declare
-  v_runs bigint[] := array(
-    select r.id
-    from perdure.runs r
-    where r.thread = p_thread
-      and r.state in ('queued', 'running', 'waiting', 'held')
-  );
+  v_runs bigint[] := perdure.unfinished(array[p_thread]);
   v_asked bigint[];
 begin
   perform from perdure.runs r where r.id = any (v_runs) order by r.id for no key update;
   if p_rollback then
     update perdure.runs r set rollback = true where r.id = any (v_runs);
   end if;
-  v_asked := array(select r.id from perdure.runs r where r.id = any (v_runs) and r.cancel is null);
+  v_asked := array(
+    select r.id from perdure.runs r where r.id = any (v_runs) and (r.cancel is null or r.state = 'held')
+  );
   perform perdure.request_cancel(perdure.lock_tree(v_asked), p_reason, p_payload);
 end
 $$;

@@ -10,10 +10,10 @@
 -- partial index on the state looks cheap while it is empty.
 
 -- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
--- (`lost`), or its slice has ended (`done`), or it is among those that may not go on as they would (`p_ending`) once their
--- cancellation was requested (`cancelled`, which is said of the others too). A row that exists is a unique violation; the
--- caller sifts. Before it looks, it locks the runs that the caller is going to change, and whoever waits for the end of
--- those that are over.
+-- (`lost`), or its slice has ended (`done`), or it is among those that may not go on as they would (`p_ending`) once
+-- their cancellation was requested (`cancelled`, which is said of the others too). A row that exists is a unique
+-- violation; the caller sifts. Before it looks, it locks the runs that the caller is going to change, and whoever waits
+-- for the end of those that are over.
 create or replace function perdure.append(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
@@ -120,8 +120,8 @@ begin
 end
 $$;
 
--- Write a batch of any kinds of changes but those that have to do with waiting (`waits.sql` has these). Locks are taken in
--- one order everywhere: the worker, runs by id, threads by id, and last the runs whose turn it becomes.
+-- Write a batch of any kinds of changes but those that have to do with waiting (`waits.sql` has these). Locks are taken
+-- in one order everywhere: the worker, runs by id, threads by id, and last the runs whose turn it becomes.
 create or replace function perdure.commit(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
@@ -228,10 +228,13 @@ begin
     update perdure.runs r
     set state = 'queued',
         worker = null,
-        ready_at = case when q.delay_us > 0 then least(v_now + q.delay_us, r.deadline_at) else r.ready_at end
+        ready_at = case
+          when q.delay_us > 0 and r.cancel is null then least(v_now + q.delay_us, r.deadline_at)
+          else r.ready_at
+        end
     from unnest(q_run, q_delay_us) as q (run, delay_us)
     where r.id = q.run;
-    v_claimable := 0 >= any (q_delay_us);
+    v_claimable := 0 >= any (q_delay_us) or cancelled && q_run;
     perform perdure.forget_unfinished_tries(q_run);
   end if;
   if cardinality(d_run) > 0 then
@@ -270,7 +273,8 @@ begin
               select r.id
               from perdure.runs r
               where r.thread = t.id
-                and r.state in ('queued', 'running', 'waiting', 'held')
+                and r.state in ('queued', 'held')
+                and not r.ready
               order by r.ordinal
               limit 1
             )

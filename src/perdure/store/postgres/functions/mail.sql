@@ -1,6 +1,6 @@
--- Mailboxes. A thread's row is the lock of its mailbox: it counts what is in it and numbers what arrives. A message that
--- was received or buried leaves the mailbox; the row stays, so that its id is known (a received one for a while, and
--- without its payload).
+-- Mailboxes. A thread's row is the lock of its mailbox: it counts what is in it and numbers what arrives. A message
+-- that was received or buried leaves the mailbox; the row stays, so that its id is known (a received one for a while,
+-- and without its payload).
 
 -- The threads of these names, in order; null where there is none.
 create or replace function perdure.threads_named(p_names text[]) returns bigint[]
@@ -31,8 +31,8 @@ begin
 end
 $$;
 
--- Forget received messages of these threads that were known for long enough; the threads are locked. A thousand at most:
--- one send does not clean up for all that were not sent.
+-- Forget received messages of these threads that were known for long enough; the threads are locked. A thousand at
+-- most: one send does not clean up for all that were not sent.
 create or replace function perdure.forget_mail(p_threads bigint[], p_memory_us bigint) returns void
 language plpgsql volatile
 as $$
@@ -50,8 +50,8 @@ begin
 end
 $$;
 
--- Which of these arrivals find no room. All moves of the mailboxes come in their order: 1 is an arrival, -1 a departure,
--- 0 neither. The usual case needs no walk: there is room for all.
+-- Which of these arrivals find no room. All moves of the mailboxes come in their order: 1 is an arrival, -1 a
+-- departure, 0 neither. The usual case needs no walk: there is room for all.
 create or replace function perdure.without_room(p_thread bigint[], p_move integer[], p_mailbox_max bigint)
 returns boolean[]
 language plpgsql volatile
@@ -89,8 +89,8 @@ begin
 end
 $$;
 
--- Put messages into the mailboxes of threads that are locked, in this order, and wake who waits for them; those with known
--- ids have arrived.
+-- Put messages into the mailboxes of threads that are locked, in this order, and wake who waits for them; those with
+-- known ids have arrived.
 create or replace function perdure.deliver(
   m_id bigint[], m_thread bigint[], m_sender text[], m_label text[], m_payload bytea[],
   b_thread bigint[], b_digest bytea[], b_data bytea[]
@@ -126,6 +126,7 @@ begin
     insert into perdure.blobs (thread, digest, data)
     select b.thread, b.digest, b.data
     from unnest(b_thread, b_digest, b_data) as b (thread, digest, data)
+    where b.thread is not null
     order by b.thread, b.digest
     on conflict do nothing;
   end if;
@@ -157,7 +158,8 @@ begin
     array_agg(m.id order by m.position), array_agg(m.thread order by m.position),
     array_agg(m.sender order by m.position), array_agg(m.label order by m.position),
     array_agg(m.payload order by m.position),
-    array(select v_thread[b.message] from unnest(b_message) as b (message)), b_digest, b_data
+    array(select case when not v_refused[b.message] then v_thread[b.message] end from unnest(b_message) as b (message)),
+    b_digest, b_data
   )
   from unnest(m_id, v_thread, m_sender, m_label, m_payload, v_refused) with ordinality
     as m (id, thread, sender, label, payload, refused, position)

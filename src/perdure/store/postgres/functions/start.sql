@@ -4,7 +4,8 @@
 --
 -- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is
 -- busy, or, where only a new one would do (`p_new_thread`), known; 4 the thread belongs to another agent; 5 the run was
--- there, from this very start; 6 the parent is gone; 7 the parent does not know of its cancellation; 8 the thread's head has an open question (`depth` is its id).
+-- there, from this very start; 6 the parent is gone; 7 the parent does not know of its cancellation; 8 the thread's
+-- head has an open question (`depth` is its id).
 --
 -- (Processes that are older call `start`, which stays in the schemas that they know.)
 create or replace function perdure.start_runs(
@@ -51,14 +52,7 @@ begin
     end if;
   end if;
   if v_displacing then
-    perform perdure.lock_tree(
-      array(
-        select r.id
-        from perdure.runs r
-        where r.thread = any (array(select t.id from perdure.threads t where t.thread_id = any (s_thread_id)))
-          and r.state in ('queued', 'running', 'waiting', 'held')
-      )
-    );
+    perform perdure.lock_tree(perdure.unfinished(perdure.threads_named(s_thread_id)));
   end if;
   v_now := perdure.now_us();
 
@@ -175,6 +169,7 @@ begin
     end loop;
   end if;
 
+  -- (A run's digest is compared in `starts` alone.)
   insert into perdure.runs (
     id, thread, ordinal, ready_at, fence, created_at, priority, attempt, recoveries, strikes, super_step, ready,
     state, agent, queue, key, tenant, tags, digest, parent, deadline_at, detached
@@ -183,13 +178,13 @@ begin
     s.id, s.thread, s.ordinal, least(v_now + s.delay_us, v_now + s.deadline_us, s.deadline_at), 0, v_now, s.priority,
     0, 0, 0, 1, s.ready, 'queued', s.agent, s.queue, s.key, s.tenant,
     case when s.tags is null then '{}' else array(select jsonb_array_elements_text(s.tags::jsonb)) end,
-    s.digest, s.parent, least(v_now + s.deadline_us, s.deadline_at), s.detached
+    '', s.parent, least(v_now + s.deadline_us, s.deadline_at), s.detached
   from unnest(
     v_answer, s_id, v_thread, v_ordinal, s_delay_us, s_priority, v_ready, s_agent, s_queue, s_key, s_tenant, s_tags,
-    s_digest, s_parent, s_deadline_us, s_deadline_at, s_detached
+    s_parent, s_deadline_us, s_deadline_at, s_detached
   ) as s (
-    answer, id, thread, ordinal, delay_us, priority, ready, agent, queue, key, tenant, tags, digest, parent,
-    deadline_us, deadline_at, detached
+    answer, id, thread, ordinal, delay_us, priority, ready, agent, queue, key, tenant, tags, parent, deadline_us,
+    deadline_at, detached
   )
   where s.answer = 0;
 
@@ -218,8 +213,8 @@ begin
 end
 $$;
 
--- For each start: 0 where it has no parent, or one that may start it; else 6 or 7. The rows are locked, those of the workers
--- too.
+-- For each start: 0 where it has no parent, or one that may start it; else 6 or 7. The rows are locked, those of the
+-- workers too.
 create or replace function perdure.check_parents(
   s_parent bigint[], s_fence bigint[], s_worker bigint[], s_cancelled boolean[]
 ) returns integer[]

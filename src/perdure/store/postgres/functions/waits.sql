@@ -3,11 +3,11 @@
 -- what `commit` writes, the openings, the closings, the mail, what ends with a super-step, and last the parkings, which
 -- look at all that.
 --
--- (`offset 0` keeps a subquery what it is, a look for one row by an index. Without it all rows of a table that seems to be
--- empty might be read once, to be looked up in memory.)
+-- (`offset 0` keeps a subquery what it is, a look for one row by an index. Without it all rows of a table that seems to
+-- be empty might be read once, to be looked up in memory.)
 
--- What these runs wait for, by run and key, and whether it is over by now: `due` where its time has come. A run is over for
--- whoever waits for it when it is terminal or held.
+-- What these runs wait for, by run and key, and whether it is over by now: `due` where its time has come. A run is over
+-- for whoever waits for it when it is terminal or held.
 create or replace function perdure.waits_of(p_runs bigint[], p_mailbox_max bigint) returns table (
   run bigint, super_step integer, key text, kind smallint, opened_at bigint, due_at bigint, target bigint,
   labels text[], ready boolean, due boolean
@@ -102,7 +102,7 @@ begin
   -- A run that is waited for is locked by whoever begins to wait, whoever waits by what it waits for.
   perform from perdure.runs r
   where r.id = any (
-    n_run || e_run || q_run || h_run || o_run || x_run || w_run || p_parked
+    n_run || e_run || q_run || h_run || o_run || x_run || m_run || y_run || w_run || p_parked
     || array(select o.target from unnest(o_target, o_kind) as o (target, kind) where o.kind = 3)
     || array(select w.run from perdure.waits w where w.target = any (e_run || h_run) and w.kind = 3)
   )
@@ -201,8 +201,8 @@ begin
 end
 $$;
 
--- The positions of closings and sends that bounce, and why: of these runs of the batch, which are the worker's, and only what
--- is not on record. The three kinds that move a mailbox count in the order of their positions in the batch.
+-- The positions of closings and sends that bounce, and why: of these runs of the batch, which are the worker's, and
+-- only what is not on record. The three kinds that move a mailbox count in the order of their positions in the batch.
 create or replace function perdure.bounces(
   p_own bigint[],
   x_run bigint[], x_super_step integer[], x_key text[], x_thread bigint[], x_take bigint[], x_expired boolean[],
@@ -300,8 +300,8 @@ begin
 end
 $$;
 
--- OpenWait. The question that was asked under a key before is that one. A run that is waited for is marked, so that its end
--- looks for those who wait; a claim may just have passed over it.
+-- OpenWait. The question that was asked under a key before is that one. A run that is waited for is marked, so that its
+-- end looks for those who wait; a claim may just have passed over it.
 create or replace function perdure.open_waits(
   p_fresh boolean[], o_run bigint[], o_super_step integer[], o_key text[], o_kind smallint[], o_delay_us bigint[],
   o_due_at bigint[], o_target bigint[], o_labels text[],
@@ -357,8 +357,8 @@ begin
 end
 $$;
 
--- CloseWait, all but its record, and BuryMessage. An open question has expired, or is withdrawn if nobody waits any more. A
--- mailbox that is not full any more wakes whoever waits for that.
+-- CloseWait, all but its record, and BuryMessage. An open question has expired, or is withdrawn if nobody waits any
+-- more. A mailbox that is not full any more wakes whoever waits for that.
 create or replace function perdure.close_waits(
   x_run bigint[], x_super_step integer[], x_key text[], x_thread bigint[], x_filed boolean[], x_take bigint[],
   x_expired boolean[], y_thread bigint[], y_seq bigint[], y_reason text[], p_mailbox_max bigint
@@ -450,8 +450,8 @@ begin
 end
 $$;
 
--- ParkRun. Whoever could end a wait of these runs is locked out until this is written; those that need not wait any more
--- stay as they are, and are returned. (The number: NEVER_US.)
+-- ParkRun. Whoever could end a wait of these runs is locked out until this is written; those that need not wait any
+-- more stay as they are, and are returned. (The number: NEVER_US.)
 create or replace function perdure.park(p_runs bigint[], p_mailbox_max bigint) returns bigint[]
 language plpgsql volatile
 as $$

@@ -3,8 +3,8 @@
 --
 -- No wake-up is lost, since a parking and what ends the wait exclude each other: by the run's row (an answer, a
 -- cancellation, another run's end), or by the row of the thread whose mailbox it is (a message, room). The one that
--- comes second looks in a snapshot that begins after it has the lock, and sees the first. The opening of a wait takes the
--- same locks, so that a running run, too, either sees what has come or is told of it.
+-- comes second looks in a snapshot that begins after it has the lock, and sees the first. The opening of a wait takes
+-- the same locks, so that a running run, too, either sees what has come or is told of it.
 
 -- Wake these runs. (`coalesce`, so that no partial index on the state fits: they are found by their ids.) A claim that
 -- comes meanwhile passes over what is locked here or by the caller; so there is a WORK hint for what is queued already.
@@ -56,8 +56,8 @@ begin
 end
 $$;
 
--- Wake the runs that wait for the end of these, which have ended or are held. Whoever waited before these were locked is
--- locked since; but others may have begun to in between, and may be parking.
+-- Wake the runs that wait for the end of these, which have ended or are held. Whoever waited before these were locked
+-- is locked since; but others may have begun to in between, and may be parking.
 create or replace function perdure.wake_waiters(p_over bigint[]) returns void
 language plpgsql volatile
 as $$

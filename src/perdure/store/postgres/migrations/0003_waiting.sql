@@ -27,6 +27,11 @@ drop index perdure.runs_suspect;
 create index runs_suspect on perdure.runs (priority desc, ready_at, id)
   where state in ('queued', 'waiting') and ready and ready_at < 4611686018427387904 and strikes >= 3;
 
+-- A thread's runs behind its head. (Of a parked one, a thread has nothing here.)
+drop index perdure.runs_open;
+
+create index runs_backlog on perdure.runs (thread, ordinal) where state in ('queued', 'held') and not ready;
+
 -- When the next one is due.
 create index runs_due on perdure.runs (ready_at)
   where state = 'waiting' and ready_at < 4611686018427387904;

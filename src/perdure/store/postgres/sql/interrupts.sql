@@ -1,6 +1,9 @@
 -- name: answer
--- Answer an interrupt; whether there is one, and whether this was its first answer.
-select known, created from perdure.answer(:interrupt, :answer, :by, :b_digest, :b_data)
+-- Answer an interrupt; whether this was its first answer, and what it is then.
+select
+  created, id, run, thread, thread_id, agent, super_step, key, name, state, payload, schema, digest, on_timeout,
+  assignee, tenant, created_at, expires_at, answer, answered_by, answered_at
+from perdure.answer(:interrupt, :answer, :by, :b_digest, :b_data)
 
 -- name: get_interrupts
 -- These interrupts, by id, as they are by now; the columns are those of `records.Interrupt`.
@@ -16,8 +19,8 @@ where i.id = any(:interrupts)
 order by i.id
 
 -- name: interrupts
--- A page of interrupts, oldest id first. (What is null is left out of the plan, which is made for each call: so the index
--- of the open ones serves those who ask for these.)
+-- A page of interrupts, oldest id first. (What is null is left out of the plan, which is made for each call: so the
+-- index of the open ones serves those who ask for these.)
 select
   i.id, i.run, r.thread, t.thread_id, r.agent, i.super_step, i.key, i.name,
   case when i.state = 'open' and i.expires_at <= (select perdure.now_us()) then 'expired' else i.state end as state,

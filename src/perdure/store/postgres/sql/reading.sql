@@ -3,7 +3,8 @@
 select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
-  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
+  r.rollback
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.id = any(:runs)
@@ -14,7 +15,8 @@ order by r.id
 select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
-  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
+  r.rollback
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.id < :before::bigint
@@ -31,7 +33,8 @@ limit :limit
 select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
-  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel, r.rollback
+  r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
+  r.rollback
 from perdure.threads t
 join perdure.runs r on r.thread = t.id
 where t.thread_id = :thread_id

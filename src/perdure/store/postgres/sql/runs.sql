@@ -16,7 +16,8 @@ select perdure.fork(
 )
 
 -- name: claim
--- Take runs; the columns are those of `records.Claimed` without its records, tries and waits, and whether there are any.
+-- Take runs; the columns are those of `records.Claimed` without its records, tries and waits, and whether there are
+-- any.
 select
   run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state, now,
   tenant, priority, deadline_at, cancel, begun

@@ -1,7 +1,7 @@
 -- name: family
--- These runs, unless they are terminal or to be cancelled already (but held), and all that are below them: unfinished, not
--- detached, nor below one that is. As a JSON array of run, thread, super-step, fence, whether it ends at once, and its
--- state, by id.
+-- These runs, unless they are terminal or, not held, to be cancelled already, and all that are below them: unfinished,
+-- not detached, nor below one that is. As a JSON array of run, thread, super-step, fence, whether it ends at once, and
+-- its state, by id.
 with recursive tree (id) as (
   select id
   from perdure.runs

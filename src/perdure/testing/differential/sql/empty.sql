@@ -6,5 +6,8 @@ with
   blobs as (delete from perdure.blobs),
   starts as (delete from perdure.starts),
   threads as (delete from perdure.threads),
-  workers as (delete from perdure.workers)
+  workers as (delete from perdure.workers),
+  waits as (delete from perdure.waits),
+  interrupts as (delete from perdure.interrupts),
+  messages as (delete from perdure.messages)
 delete from perdure.runs

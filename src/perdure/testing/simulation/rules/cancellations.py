@@ -19,7 +19,8 @@ def of_cancelled_runs(write: Write) -> Iterator[str]:
         was, run = write.before.runs.get(id), write.now.runs[id]
         if was is None or was == run:
             continue
-        if was.cancel is not None and run.cancel != was.cancel and write.verb != "retry":
+        again = was.state is RunState.HELD and run.state is RunState.CANCELLED
+        if was.cancel is not None and run.cancel != was.cancel and write.verb != "retry" and not again:
             yield f"run r{id}: its cancellation, {was.cancel}, became {run.cancel} by {write.verb}"
         if run.state in TERMINAL and (run.state is RunState.CANCELLED) != (run.cancel is not None):
             yield f"run r{id} is {run.state}, and its cancellation {run.cancel or 'was not requested'}"
@@ -46,13 +47,14 @@ def of_cancel(write: Write) -> Iterator[str]:
 def requested(look: Look, id: int) -> list[int]:
     """Whom a cancellation of this run concerns."""
     run = look.runs.get(id)
-    if run is None or not _may_be_asked(run):
+    if run is None or not may_be_asked(run):
         return []
-    return [each for each in look.tree(id) if _may_be_asked(look.runs[each])]
+    return [each for each in look.tree(id) if may_be_asked(look.runs[each])]
 
 
-def _may_be_asked(run: Run) -> bool:
-    return run.state not in TERMINAL and run.cancel is None
+def may_be_asked(run: Run) -> bool:
+    """Whether a cancellation concerns this run: one that was held before it could end is asked again."""
+    return run.state not in TERMINAL and (run.cancel is None or run.state is RunState.HELD)
 
 
 def of_request(write: Write, was: Run, run: Run, reason: str) -> Iterator[str]:

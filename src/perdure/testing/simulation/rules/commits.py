@@ -108,6 +108,8 @@ def _is_so(write: Write, change: Change, why: Bounce) -> bool:
 
 def _of_changes(write: Write, worker: int, outcome: CommitOutcome, annals: Annals) -> Iterator[str]:
     for change in write.changes:
+        if isinstance(change, ParkRun) and _owns(write.before.runs.get(change.run), worker, change.fence):
+            yield from _of_parking(write, change, annals)
         if change.run in outcome.lost or change.run in outcome.refused or _is_excepted(change, outcome):
             continue
         was = write.before.runs.get(change.run)
@@ -115,8 +117,6 @@ def _of_changes(write: Write, worker: int, outcome: CommitOutcome, annals: Annal
         if owns:
             annals.written.add(change)
         what = f"{type(change).__name__} of run r{change.run}"
-        if isinstance(change, ParkRun) and owns:
-            yield from _of_parking(write, change, annals)
         if _comes_too_late(change, was, annals):
             continue
         if change not in annals.written or (owns and not _is_there(change, write)):

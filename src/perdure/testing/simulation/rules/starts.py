@@ -21,7 +21,7 @@ from perdure.core.records import IfBusy, Run, RunState, run_id
 from perdure.core.states import UNFINISHED
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.bystanders import is_by_the_way
-from perdure.testing.simulation.rules.cancellations import of_request
+from perdure.testing.simulation.rules.cancellations import may_be_asked, of_request
 from perdure.testing.simulation.rules.look import Look, Write
 
 DISPLACING = frozenset({IfBusy.INTERRUPT, IfBusy.ROLLBACK})
@@ -158,7 +158,7 @@ class Model:
         if ask.if_busy is IfBusy.ROLLBACK:
             self.rolled_back.update(unfinished)
         for id in unfinished:
-            if id not in self.asked_to_end and self._cancel_of(id) is None:
+            if self._may_be_asked(id):
                 for each in self._tree(id):
                     self._end(each, reason)
 
@@ -170,13 +170,14 @@ class Model:
                       and not ask.parent.detached]  # fmt: skip
         return found
 
-    def _cancel_of(self, id: int) -> str | None:
-        return self.before.runs[id].cancel if id in self.before.runs else None
+    def _may_be_asked(self, id: int) -> bool:
+        run = self.before.runs.get(id)
+        return id not in self.asked_to_end and (run is None or may_be_asked(run))
 
     def _end(self, id: int, reason: str) -> None:
         """Ask one run to end; one that nobody has to clean up after is over at once."""
         thread = self.names[id]
-        if id not in self.queues.get(thread, ()) or id in self.asked_to_end or self._cancel_of(id) is not None:
+        if id not in self.queues.get(thread, ()) or not self._may_be_asked(id):
             return
         self.asked_to_end[id] = reason
         run = self.before.runs.get(id)
