@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from typing import Any
 
@@ -87,26 +86,58 @@ def _every_fifth(otherwise: Any) -> Any:
 
 
 PARKING = (
-    Mutation("A time has come by the worker's clock", "its time has come; it has not", wrapped(Waiting, "feed", _by_the_workers_clock)),
-    Mutation("A branch that is unwound withdraws its wait", "nobody has cancelled", replaced(Waiting, "withdraw", _withdrawn_whenever_cancelled)),
+    Mutation(
+        "A time has come by the worker's clock",
+        "its time has come; it has not",
+        wrapped(Waiting, "feed", _by_the_workers_clock),
+    ),
+    Mutation(
+        "A branch that is unwound withdraws its wait",
+        "nobody has cancelled",
+        replaced(Waiting, "withdraw", _withdrawn_whenever_cancelled),
+    ),
     Mutation(
         "A run is parked while a body runs",
         "was parked while",
         together(replaced(SuperStep, "_at_rest", _parks_whatever_runs), replaced(Known, "unknown", lambda *args: None)),
     ),
     Mutation("A run that only waits is not parked", "is not parked", replaced(SuperStep, "_at_rest", _nothing)),
-    Mutation("A worker looks for what has come when it hears of it only", "nobody sees", replaced(Waker, "_tick", _waits_for_a_hint)),
-    Mutation("A worker does not look for what has come", "nobody sees|180 s after", replaced(Waker, "_look", _nothing_async)),
-    Mutation("An interruption does not wait for the replay", "diverged|returned|undone", replaced(Gate, "deliver_at_rest", _at_once)),
+    Mutation(
+        "A worker looks for what has come when it hears of it only",
+        "nobody sees",
+        replaced(Waker, "_tick", _waits_for_a_hint),
+    ),
+    Mutation(
+        "A worker does not look for what has come", "nobody sees|180 s after", replaced(Waker, "_look", _nothing_async)
+    ),
+    Mutation(
+        "An interruption does not wait for the replay",
+        "diverged|returned|undone",
+        replaced(Gate, "deliver_at_rest", _at_once),
+    ),
     Mutation(
         "An interruption comes between a record and its return",
         "diverged|returned|undone",
         replaced(SuperStep, "kept", SuperStep.durable),
     ),
-    Mutation("What has no record does not wait for an interruption", "about to be interrupted", replaced(Gate, "passed", _nothing_async)),
+    Mutation(
+        "What has no record does not wait for an interruption",
+        "about to be interrupted",
+        replaced(Gate, "passed", _nothing_async),
+    ),
     Mutation("The youngest message is received first", "which came first", wrapped(Mailbox, "next", _youngest_first)),
-    Mutation("A child is started at no place", "has not recorded its child|twice", wrapped(children, "start_request", _without_a_place)),
-    Mutation("A child has more time than its parent", "later than its parent", wrapped(children, "start_request", _without_its_parents_time)),
+    Mutation(
+        "A child is started at no place",
+        "has not recorded its child|twice",
+        wrapped(children, "start_request", _without_a_place),
+    ),
+    Mutation(
+        "A child has more time than its parent",
+        "later than its parent",
+        wrapped(children, "start_request", _without_its_parents_time),
+    ),
     Mutation("A fork runs on from a step too late", "has reused", wrapped(forking, "_records", _one_record_more)),
-    Mutation("The record of an answer is another one", "is not the answer", wrapped(Call, "result", _every_fifth(b"\xa2no"))),
-)  # fmt: skip
+    Mutation(
+        "The record of an answer is another one", "is not the answer", wrapped(Call, "result", _every_fifth(b"\xa2no"))
+    ),
+)

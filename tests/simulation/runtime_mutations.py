@@ -89,7 +89,8 @@ async def _looks_when_told(client: Any) -> None:
 
 
 def _lost_and_not_told(original: Any, execution: Any, ending: Any) -> None:
-    if not isinstance(ending, Lost):
+    step = execution.current
+    if not isinstance(ending, Lost) or (step is not None and step.has_waits):  # those would try to park, for ever
         original(execution, ending)
 
 
@@ -128,8 +129,8 @@ def _counted_from_nothing(original: Any, step: Any, *args: Any, **options: Any) 
     step._seq = 0
 
 
-def _recovered_where_it_was(original: Any, step: Any, host: Any, claimed: Any, *, number: int, durability: Any) -> None:
-    original(step, host, claimed, number=number, durability=durability)
+def _recovered_where_it_was(original: Any, step: Any, host: Any, claimed: Any, *, number: int, **options: Any) -> None:
+    original(step, host, claimed, number=number, **options)
     step.recovered = claimed.recoveries > 0 and number == claimed.super_step
 
 

@@ -61,13 +61,31 @@ STATEMENTS = (
     ),
     ("Tries that were cut short are kept", "cut short", "forget_unfinished_tries", "error is null", "false"),
     ("A run is parked though what it waits for has come", "still waits", "waits", "i.state <> 'open'", "false"),
-    ("A parked run has no deadline", "what it waits for comes at", "park_runs", "ifnull(deadline_at, :never)", ":never"),
+    (
+        "A parked run has no deadline",
+        "what it waits for comes at",
+        "park_runs",
+        "ifnull(deadline_at, :never)",
+        ":never",
+    ),
     ("An answer wakes nobody", "still waits for answer", "waiting_for_answer", "w.kind = 1", "w.kind = 9"),
     ("A message wakes nobody", "still waits for message", "waiting_for_mail", "w.kind = 2", "w.kind = 9"),
     ("A super-step's end leaves its waits", "and waits for", "close_all_waits", "w.super_step <", "0 >"),
-    ("A message that was received stays", "still in its mailbox", "receive_messages", "payload = null, received_at =", "sent_at ="),
+    (
+        "A message that was received stays",
+        "still in its mailbox",
+        "receive_messages",
+        "payload = null, received_at =",
+        "sent_at =",
+    ),
     ("A cancellation does not go down the tree", "was to be cancelled", "family", "on r.parent = tree.id", "on false"),
-    ("A cancellation wakes nobody", "asked to end", "request_cancel", "when state = 'waiting' then 'queued'", "when false then ''"),
+    (
+        "A cancellation wakes nobody",
+        "asked to end",
+        "request_cancel",
+        "when state = 'waiting' then 'queued'",
+        "when false then ''",
+    ),
 )
 
 SQLITE = (

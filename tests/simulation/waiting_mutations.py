@@ -1,5 +1,5 @@
-"""The store in memory, broken where runs wait: for times, answers, messages and each other; and where they are cancelled
-or forked."""
+"""The store in memory, broken where runs wait: for times, answers, messages and each other; and where they are
+cancelled or forked."""
 
 from __future__ import annotations
 
@@ -166,32 +166,62 @@ def _records_left_out(original: Any, tables: Any, asked: Any, *, now: int) -> An
 
 
 WAITING = (
-    Mutation("A run is parked though what it waits for has come", "still waits", wrapped(waits, "park", _parked_whatever_has_come)),
+    Mutation(
+        "A run is parked though what it waits for has come",
+        "still waits",
+        wrapped(waits, "park", _parked_whatever_has_come),
+    ),
     Mutation("A parked run has no deadline", "what it waits for comes at", wrapped(waits, "park", _without_a_deadline)),
     Mutation("A parked run's time never comes", "what it waits for comes at", wrapped(waits, "park", _parked_for_ever)),
     Mutation("An answer wakes nobody", "still waits for answer", _deaf_to(WaitKind.ANSWER)),
     Mutation("A run's end wakes nobody", "still waits for run", _deaf_to(WaitKind.RUN)),
     Mutation("Room in a mailbox wakes nobody", "still waits for room", _deaf_to(WaitKind.ROOM)),
     Mutation("A message wakes nobody", "still waits for message", wrapped(mail, "_arrive", _arrives_unheard)),
-    Mutation("A message wakes those who want another", "nothing that it waits for", wrapped(mail, "_arrive", _heard_by_all)),
-    Mutation("A run that is held wakes nobody", "still waits for run", wrapped(Tables, "_note_ended", _held_in_silence)),
-    Mutation("A run that was woken keeps its place", "was not its owner|by the", replaced(Tables, "wake", _woken_in_its_place)),
+    Mutation(
+        "A message wakes those who want another", "nothing that it waits for", wrapped(mail, "_arrive", _heard_by_all)
+    ),
+    Mutation(
+        "A run that is held wakes nobody", "still waits for run", wrapped(Tables, "_note_ended", _held_in_silence)
+    ),
+    Mutation(
+        "A run that was woken keeps its place",
+        "was not its owner|by the",
+        replaced(Tables, "wake", _woken_in_its_place),
+    ),
     Mutation("A record does not end its wait", "which is on record", wrapped(waits, "close_wait", _row_stays)),
     Mutation("A wait that is opened again begins anew", "became", wrapped(waits, "open_wait", _opened_again)),
     Mutation("A super-step's end leaves its waits", "and waits for", replaced(waits, "close_all", _nothing)),
     Mutation("A wait is ready before its time", "the store says", wrapped(waits, "_seen", _due_a_little_early)),
     Mutation("A question that is asked again is another one", "more than once", wrapped(questions, "ask", _asked_anew)),
     Mutation("Another answer replaces the first", "answer", wrapped(questions, "answer", _whatever_was_answered)),
-    Mutation("An answer is not the one that was given", "answer", wrapped(questions, "answer", _same_answer_is_another)),
-    Mutation("An expired question takes an answer", "after its time", replaced(questions, "_is_due", lambda asked, now: False)),
+    Mutation(
+        "An answer is not the one that was given", "answer", wrapped(questions, "answer", _same_answer_is_another)
+    ),
+    Mutation(
+        "An expired question takes an answer",
+        "after its time",
+        replaced(questions, "_is_due", lambda asked, now: False),
+    ),
     Mutation("A message that was received stays", "still in its mailbox", wrapped(mail, "take", _left_in_place)),
     Mutation("A message that comes twice is two", "came again", wrapped(mail, "send", _not_remembered)),
     Mutation("A mailbox takes any number", "not NotSent|FULL", replaced(mail, "is_full", lambda tables, thread: False)),
     Mutation("A dead letter is thrown away", "is no dead letter", replaced(mail, "bury", _buried_nowhere)),
-    Mutation("A cancellation does not go down the tree", "was to be cancelled", replaced(cancelling, "_tree", lambda tables, run: [run])),
-    Mutation("A cancellation reaches detached children", "by the cancellation", replaced(cancelling, "_tree", _all_descendants)),
+    Mutation(
+        "A cancellation does not go down the tree",
+        "was to be cancelled",
+        replaced(cancelling, "_tree", lambda tables, run: [run]),
+    ),
+    Mutation(
+        "A cancellation reaches detached children",
+        "by the cancellation",
+        replaced(cancelling, "_tree", _all_descendants),
+    ),
     Mutation("A cancelled run completes", "and its cancellation", wrapped(commits, "_knows", _knows_if_it_ends)),
-    Mutation("A run is parked and does not know that it is cancelled", "does not know of", wrapped(commits, "_knows", _knows_if_it_parks)),
+    Mutation(
+        "A run is parked and does not know that it is cancelled",
+        "does not know of",
+        wrapped(commits, "_knows", _knows_if_it_parks),
+    ),
     Mutation("A claim does not say that the run is cancelled", "of its cancellation", _answering(cancel=None)),
     Mutation("A claim comes without the waits", "it was told of", _answering(waits=())),
     Mutation("A run that ends at once keeps its turn", "head|says", wrapped(cancelling, "_end", _stays_ended)),
@@ -199,4 +229,4 @@ WAITING = (
     Mutation("A child is started for anybody", "start of", replaced(starts, "_gone", lambda tables, parent: None)),
     Mutation("A start passes over an open question", "start of", replaced(starts, "_question", lambda *args: None)),
     Mutation("A fork begins without a record", "was to have", wrapped(forks, "fork", _records_left_out)),
-)  # fmt: skip
+)

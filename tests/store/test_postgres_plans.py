@@ -213,8 +213,18 @@ async def wait_and_wake(store: PostgresStore) -> None:
     worker = next(ids)
     await store.register(NewWorker(worker, "w", "h", 1, "v1", 3_600_000_000))
     await store.start([start(first + n, f"p{first + n}") for n in range(7)])
-    request = ClaimRequest(worker, ("agent", "none"), ("lane", "none"), "v1", 10)
-    asks, receives, waits, sends, sleeps, naps, child = await store.claim(request)
+    claims = await store.claim(ClaimRequest(worker, ("agent", "none"), ("lane", "none"), "v1", 10))
+    await ask_and_answer(store, worker, claims, ids)
+    await send_and_receive(store, worker, claims, ids)
+    await have_children_and_forks(store, worker, claims, ids)
+    await cancel_and_end(store, worker, claims, ids)
+    while claimed := await store.claim(ClaimRequest(worker, ("agent",), ("lane",), "v1", 10, suspects=10)):
+        await store.commit(worker, [over(each) for each in claimed])
+    await store.retire(worker)
+
+
+async def ask_and_answer(store: PostgresStore, worker: int, claims: list[Claimed], ids: Iterator[int]) -> None:
+    asks, receives, waits, sends, sleeps, naps, child = claims
     question = NewInterrupt(next(ids), "approve", b"?", None, "", "raise", "ann")
     opened = [
         wait(asks, WaitKind.ANSWER, interrupt=question),
@@ -224,58 +234,57 @@ async def wait_and_wake(store: PostgresStore) -> None:
         wait(sleeps, WaitKind.TIMER, delay_us=3_600_000_000),
         wait(naps, WaitKind.TIMER, delay_us=3_600_000_000),
     ]
+    parked = [ParkRun(c.run, c.fence, c.thread) for c in (asks, sends, naps)]
     with mock.patch.object(limits, "MAILBOX_MAX", 0):
-        outcome = await store.commit(
-            worker, [*opened, *(ParkRun(c.run, c.fence, c.thread) for c in (asks, sends, naps))]
-        )
-        assert outcome == CommitOutcome()
+        assert await store.commit(worker, [*opened, *parked]) == CommitOutcome()
     later = [replace(start(next(ids), c.thread_id), if_busy=IfBusy.UNLESS_ASKED) for c in (asks, sleeps)]
     assert [type(each) for each in await store.start(later)] == [QuestionOpen, Started]
-    assert await store.waits([asks.run, receives.run, waits.run, sends.run]) != []
-    assert [each.id for each in await store.interrupts(InterruptFilter(after=first, limit=1))] == [question.id]
-    assert [each.id for each in await store.interrupts(InterruptFilter(run=asks.run))] == [question.id]
-    assert [each.id for each in await store.interrupts(InterruptFilter(assignee="ann", after=first))] == [question.id]
+    assert len(await store.waits([each.run for each in claims])) == 6
+    after = question.id - 1
+    for where in ({"limit": 1, "after": after}, {"run": asks.run}, {"assignee": "ann", "after": after}):
+        assert [each.id for each in await store.interrupts(InterruptFilter(**where))] == [question.id]
     assert isinstance(await store.answer(NewAnswer(question.id, b"yes", None)), Answered)
     assert await store.next_due() is not None
-    messages = [NewMessage(next(ids), receives.thread_id, "", "note", b"", ()) for _ in range(3)]
-    assert await store.send(messages) == [Sent(receives.thread, n) for n in (1, 2, 3)]
+
+
+async def send_and_receive(store: PostgresStore, worker: int, claims: list[Claimed], ids: Iterator[int]) -> None:
+    _, receives, _, _, sleeps, _, _ = claims
+    messages = [NewMessage(next(ids), receives.thread_id, "", "note", b"", ()) for _ in range(4)]
+    assert await store.send(messages[:3]) == [Sent(receives.thread, n) for n in (1, 2, 3)]
+    taken = CloseWait(**place(receives), key="w", record=step(receives), take=1)
     with mock.patch.object(limits, "MAILBOX_MAX", 3):
-        await store.commit(
-            worker,
-            [
-                CloseWait(**place(receives), key="w", record=step(receives), take=1),
-                BuryMessage(receives.run, receives.fence, receives.thread, 2, "odd"),
-            ],
-        )
-    message = NewMessage(next(ids), receives.thread_id, "", "note", b"", ())
-    await store.commit(worker, [SendMessage(**place(sleeps), key="w", record=step(sleeps), message=message)])
+        await store.commit(worker, [taken, BuryMessage(receives.run, receives.fence, receives.thread, 2, "odd")])
+    sent = SendMessage(**place(sleeps), key="w", record=step(sleeps), message=messages[3])
+    await store.commit(worker, [sent])
     assert len(await store.mailbox(receives.thread)) == 2
     assert len(await store.dead_letters(receives.thread)) == 1
-    await store.dead_letters(limit=1)
+    assert len(await store.dead_letters(limit=1)) == 1
     assert await store.revive(messages[1].id) is not None
-    begun = start(next(ids), f"p{first + 10}")
+
+
+async def have_children_and_forks(store: PostgresStore, worker: int, claims: list[Claimed], ids: Iterator[int]) -> None:
+    *_, sleeps, _, child = claims
     parent = Parent(sleeps.run, sleeps.fence, worker)
-    await store.start([replace(begun, parent=parent)])
-    await store.commit(worker, [EndRun(child.run, child.fence, child.thread, 2, RunState.COMPLETED, b"", None, 2)])
-    assert await store.list_runs(RunFilter(parent=sleeps.run)) != []
-    await store.fork(
-        ForkRun(start(next(ids), f"p{first + 11}"), 2, b"s", tuple(await store.checkpoints(sleeps.run))[1:])
-    )
-    again = CloseWait(**place(waits), key="w", record=step(waits))
-    await store.commit(worker, [again, BeginSuperStep(waits.run, waits.fence, waits.thread, 2, b"", b"s", 2, (), True)])
+    await store.start([replace(start(next(ids), f"child of {sleeps.run}"), parent=parent)])
+    await store.commit(worker, [over(child)])
+    assert len(await store.list_runs(RunFilter(parent=sleeps.run))) == 1
+    log = tuple(await store.checkpoints(sleeps.run))
+    await store.fork(ForkRun(start(next(ids), f"fork of {sleeps.run}"), 2, b"s", log[1:]))
+
+
+async def cancel_and_end(store: PostgresStore, worker: int, claims: list[Claimed], ids: Iterator[int]) -> None:
+    _, receives, waits, sends, sleeps, naps, _ = claims
+    begun = BeginSuperStep(waits.run, waits.fence, waits.thread, 2, b"", b"s", 2, (), True)
+    await store.commit(worker, [CloseWait(**place(waits), key="w", record=step(waits)), begun])
     await store.start([replace(start(next(ids), waits.thread_id), if_busy=IfBusy.ROLLBACK)])
     assert list(await store.cancellations(worker)) == [waits.run]
-    await store.cancel(sleeps.run, "enough", b"")
-    for parked in (sends, naps):
-        await store.cancel(parked.run, "enough", b"")
-    ended = [EndRun(c.run, c.fence, c.thread, 3, RunState.CANCELLED, b"", None, 2, (), True) for c in (waits, sleeps)]
-    await store.commit(
-        worker, [*ended, EndRun(receives.run, receives.fence, receives.thread, 2, RunState.FAILED, b"", None, 2)]
-    )
-    while claimed := await store.claim(ClaimRequest(worker, ("agent",), ("lane",), "v1", 10, suspects=10)):
-        ends = [EndRun(c.run, c.fence, c.thread, 9, RunState.CANCELLED, b"", None, 2, (), True) for c in claimed]
-        await store.commit(worker, ends)
-    await store.retire(worker)
+    for each in (sleeps, sends, naps):
+        await store.cancel(each.run, "enough", b"")
+    await store.commit(worker, [over(waits), over(sleeps), over(receives)])
+
+
+def over(claimed: Claimed) -> EndRun:
+    return EndRun(claimed.run, claimed.fence, claimed.thread, 9, RunState.CANCELLED, b"", None, 2, (), True)
 
 
 def place(claimed: Claimed) -> dict[str, Any]:

@@ -345,7 +345,7 @@ class Hammer:
         workers = [asyncio.create_task(self._execute(next(clones))) for _ in range(3)]
         others = (self._answer, self._send, self._send, self._receive, self._end_children, self._cancel)
         doers = [asyncio.create_task(each(next(clones))) for each in others]
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(SECONDS)  # so long they all go on
         self.over.set()
         await asyncio.wait(workers, timeout=25)
         for task in doers:
@@ -386,7 +386,7 @@ class Hammer:
                 each for each in now if each.run in outcome.awake | outcome.cancelled and each.run not in self.ended
             ]
             if not now:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # nothing to claim just now
 
     async def _terminal(self, store: Store, claims: list[Claimed]) -> list[Any]:
         runs = await store.get_runs([each.run for each in claims])
@@ -440,14 +440,14 @@ class Hammer:
         while True:
             for each in await store.interrupts(InterruptFilter(limit=20)):
                 await store.answer(NewAnswer(each.id, b"yes", None))
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the others want to work too
 
     async def _send(self, store: Store) -> None:
         while True:
             names = [*self.random.sample(self.threads, 3), HUB]
             outcomes = await store.send([await self.bench.message(name) for name in names])
             assert len(outcomes) == 4
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the others want to work too
 
     async def _receive(self, store: Store) -> None:
         """Empty the mailbox of the hub, which others keep full."""
@@ -458,7 +458,7 @@ class Hammer:
                 key = f"m{message.seq}"
                 change = bury(self.hub, message.seq) if message.seq % 2 else close(self.hub, key, take=message.seq)
                 assert await store.commit(worker, [change]) == CommitOutcome()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # long enough for it to fill
 
     async def _end_children(self, store: Store) -> None:
         worker = await self.bench.worker(store)
@@ -468,12 +468,12 @@ class Hammer:
             await store.commit(worker, [cancelled(c) if c.cancel else end(c) for c in children])
             late = [c for c in children if (await store.get_runs([c.run]))[0].state is RunState.RUNNING]
             await store.commit(worker, [cancelled(c) for c in late])
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the others want to work too
 
     async def _cancel(self, store: Store) -> None:
         """Cancel, seldom. (One that nobody has begun ends at once.)"""
         while True:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # seldom, or nothing would ever wait
             head = (await self.bench.thread(self.random.choice(self.threads))).head
             if head is not None and not self.over.is_set():
                 row = await store.cancel(head, "enough", b"")

@@ -27,7 +27,8 @@ RESUMED: Final = 1_000
 WAVE: Final = 2_000
 """Runs that are started together."""
 WARM_UP: Final = 10_000
-"""Parked runs after which the worker's memory is read for the first time: by then it has all that it needs."""
+"""Parked runs after which the worker's memory is first read: by then it has all that it needs."""
+LOOK_S: Final = 0.01
 PERIOD: Final = 5
 """Of so many runs in a row one waits for a time, one for an answer, one for a message, and one for a child, which is the
 fifth and waits for a time."""
@@ -76,8 +77,11 @@ class Bench:
             await asyncio.gather(*(self._start(number) for number in wave))
             self.started += len(wave)
             to_start -= len(wave)
-            while worker.running or await self.app.runs(state="queued", limit=1):
-                await asyncio.sleep(0.01)
+            await self._all_parked(worker)
+
+    async def _all_parked(self, worker: Worker) -> None:
+        while worker.running or await self.app.runs(state="queued", limit=1):
+            await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 - what parks a run tells nobody
 
     async def resume(self, number: int) -> None:
         """Give one what it waits for, and wait until its code has gone on."""

@@ -222,7 +222,8 @@ class BuryMessage(msgspec.Struct, frozen=True, gc=False):
 
 class ParkRun(msgspec.Struct, frozen=True, gc=False):
     """Let go of a run that only waits: `waiting`, no worker, claimable from the earliest `due_at` of its waits or its
-    deadline on (`NEVER_US` if there is none).
+    deadline on (`NEVER_US` if there is none); `strikes = 0`, since its worker has lived through it. It comes after all
+    that its batch says of the run, and not at all beside an end of it.
 
     Not where one of its waits is ready: then it stays `running`, and `CommitOutcome.awake` says so. Nor where its
     cancellation was requested and it does not know of it (`cancelled`): then `CommitOutcome.cancelled` does.

@@ -209,9 +209,9 @@ class Tenure:
             self.claimer.slot_freed()
             if not self.executions:
                 self._empty.set()
-        if isinstance(ending, Lost | HandedBack):
-            # Lost to whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had
-            # not ended, nothing was given back. And a requeue behind a parking that was refused is not looked at.
+        if isinstance(ending, Lost):
+            # To whom? Perhaps to this worker itself: by a claim whose answer was lost, and while this execution had not
+            # ended, nothing was given back.
             self.claimer.give_back()
         elif isinstance(ending, Parked) and ending.timed:
             self.claimer.look()  # it may be asleep for longer

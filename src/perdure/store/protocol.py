@@ -172,17 +172,17 @@ class Store(Protocol):
         For each, in the order given: a run id that exists is `Started(created=True)` (a repeat of this very start). A
         parent whose row is not `running` under that worker and fence, or whose worker is not alive, is `ParentGone`; so
         is one whose cancellation was requested and that does not know of it. The check and the start exclude a
-        take-over, as a commit does, and a cancellation of the parent: they hold its row. A key that exists answers `Started(created=False)` with its run if the digest is the
-        same, else `KeyTaken`. A thread of another agent is `OtherAgent`. On a busy thread `join` gives
-        `Started(created=False)` with the head (which its key, if any, stands for from then on), `reject` gives
-        `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at `THREAD_QUEUE_MAX`; `unless_asked` does the
-        same, but is `QuestionOpen` where the head has an open interrupt (its oldest is named). `interrupt` and
-        `rollback` request the cancellation of every unfinished run of the thread, as `cancel` does ("r9 was started in
-        its place", with the new run's id), and queue behind what is left; `rollback` marks them. A new run is the
-        thread's next ordinal, `queued`; on an idle thread it becomes the head and `ready`. It is claimable after its
-        delay, or from its deadline on. Its arguments are filed as the boundary of super-step 1. A refused start writes
-        nothing. Sends `WORK` if a worker is idle. Two groups that start overlapping keys or threads in opposite orders
-        do not deadlock.
+        take-over, as a commit does, and a cancellation of the parent: they hold its row. A key that exists answers
+        `Started(created=False)` with its run if the digest is the same, else `KeyTaken`. A thread of another agent is
+        `OtherAgent`. On a busy thread `join` gives `Started(created=False)` with the head (which its key, if any,
+        stands for from then on), `reject` gives `ThreadHeld`, `enqueue` queues behind the others, or `ThreadHeld` at
+        `THREAD_QUEUE_MAX`; `unless_asked` does the same, but is `QuestionOpen` where the head has an open interrupt
+        (its oldest is named). `interrupt` and `rollback` request the cancellation of every unfinished run of the
+        thread, as `cancel` does ("r9 was started in its place", with the new run's id), and queue behind what is left;
+        `rollback` marks them. A new run is the thread's next ordinal, `queued`; on an idle thread it becomes the head
+        and `ready`. It is claimable after its delay, or from its deadline on. Its arguments are filed as the boundary
+        of super-step 1. A refused start writes nothing. Sends `WORK` if a worker is idle. Two groups that start
+        overlapping keys or threads in opposite orders do not deadlock.
         """
 
     # -- executing -------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A rule of `commit` that needs no row: a run's slice ends once.
 
-What a batch says of a run after it has ended, requeued, held or parked it would find the slice over, as it would in a batch of
-its own: a no-op. Every store leaves it out before it looks at anything.
+What a batch says of a run after it has ended, requeued or held it would find the slice over, as it would in a batch of
+its own: a no-op. Every store leaves it out before it looks at anything. A parking is no such end, since it may be
+refused: it comes last, after all that its batch says of the run, and not at all beside an end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from perdure.core.changes import Change, EndRun, HoldRun, ParkRun, RequeueRun
 
-ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun, ParkRun})
+ENDINGS: Final = frozenset({EndRun, RequeueRun, HoldRun})
 
 
 def within_slices(changes: Sequence[Change]) -> Sequence[Change]:
@@ -25,4 +26,9 @@ def within_slices(changes: Sequence[Change]) -> Sequence[Change]:
             late.add(number)
         elif type(change) in ENDINGS:
             over.add((change.run, change.fence))
+    late.update(
+        number
+        for number, change in enumerate(changes)
+        if isinstance(change, ParkRun) and (change.run, change.fence) in over
+    )
     return [each for number, each in enumerate(changes) if number not in late] if late else changes

@@ -123,5 +123,5 @@ def park(tables: Tables, change: ParkRun, *, now: int) -> bool:
         return False
     times = [wait.due_at for wait in waits] + [tables.runs[change.run].deadline_at]
     ready_at = min((time for time in times if time is not None), default=limits.NEVER_US)
-    tables.move(change.run, state=RunState.WAITING, worker=None, ready_at=ready_at)
+    tables.move(change.run, state=RunState.WAITING, worker=None, strikes=0, ready_at=ready_at)
     return True

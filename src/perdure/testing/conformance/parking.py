@@ -279,13 +279,45 @@ class Parking(Harness):
             park(claimed),
         ]
 
-        await bench.commit(worker, wait(claimed, delay_s=60), park(claimed), *late)
+        await bench.commit(worker, wait(claimed, delay_s=60), park(claimed))
         parked = await bench.run(claimed.run)
         for change in late:
             await bench.commit(worker, change)
 
         assert await bench.run(claimed.run) == parked and parked.state is RunState.WAITING
         assert set(await bench.waits(claimed.run)) == {"w"} and await bench.steps(claimed.run) == {}
+
+    @scenario
+    async def test_a_parking_comes_after_all_that_its_batch_says_of_the_run(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+
+        await bench.commit(worker, wait(claimed, delay_s=60), park(claimed), step(claimed, "late", seq=2))
+
+        assert (await bench.run(claimed.run)).state is RunState.WAITING
+        assert set(await bench.steps(claimed.run)) == {"late"}
+
+    @scenario
+    async def test_a_parking_that_is_refused_takes_nothing_of_its_batch_with_it(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+
+        changes = [wait(claimed), park(claimed), close(claimed, "other", None), requeue(claimed)]
+        outcome = await bench.store.commit(worker, changes)
+
+        assert outcome.awake == frozenset()
+        assert (await bench.run(claimed.run)).state is RunState.QUEUED
+
+    @scenario
+    async def test_a_parking_clears_the_strikes_that_the_run_had(self, bench: Bench) -> None:
+        dead, _ = await bench.begin("t")
+        await bench.die(dead)
+        worker = await bench.worker()
+        claimed = await bench.claim_one(worker)
+        assert (await bench.run(claimed.run)).strikes == 1
+
+        await bench.commit(worker, wait(claimed, delay_s=60), park(claimed))
+
+        run = await bench.run(claimed.run)
+        assert (run.state, run.strikes, run.recoveries) == (RunState.WAITING, 0, 1)
 
     @scenario
     async def test_the_end_of_the_worker_that_parked_a_run_leaves_it_alone(self, bench: Bench) -> None:

@@ -51,7 +51,7 @@ def _one(seed: int, store: str, *, story: bool) -> int:
     print(
         f"  {report.turns:,} turns, {report.requests:,} requests in {report.seconds:.1f} s; story {report.digest:08x}"
     )
-    _summary([report.faults], runs=report.runs, bodies=report.bodies, repeated=report.repeated)
+    _summary([report.faults], [report.events], runs=report.runs, bodies=report.bodies, repeated=report.repeated)
     return 0 if report.ok else 1
 
 
@@ -59,11 +59,13 @@ def _many(seeds: range, store: str) -> int:
     began = told = time.monotonic()
     bad: list[Report] = []
     faults: list[Counter[str]] = []
+    events: list[Counter[str]] = []
     runs = bodies = repeated = done = 0
     for seed in seeds:
         report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
         done += 1
         faults.append(report.faults)
+        events.append(report.events)
         runs, bodies, repeated = runs + report.runs, bodies + report.bodies, repeated + report.repeated
         if not report.ok:
             bad.append(report)
@@ -75,7 +77,7 @@ def _many(seeds: range, store: str) -> int:
             _progress(done, len(seeds), told - began)
     seconds = time.monotonic() - began
     print(f"{done} seeds on {store} in {seconds:.1f} s ({done / seconds:.0f} seeds/s): {len(bad) or 'none'} went wrong")
-    _summary(faults, runs=runs, bodies=bodies, repeated=repeated)
+    _summary(faults, events, runs=runs, bodies=bodies, repeated=repeated)
     return 1 if bad else 0
 
 
@@ -84,11 +86,17 @@ def _progress(done: int, of: int, seconds: float) -> None:
         print(f"\r{done} of {of} seeds, {done / seconds:.0f} seeds/s ", end="", file=sys.stderr, flush=True)
 
 
-def _summary(faults: list[Counter[str]], *, runs: int, bodies: int, repeated: int) -> None:
+def _summary(faults: list[Counter[str]], events: list[Counter[str]], *, runs: int, bodies: int, repeated: int) -> None:
     total = sum(faults, Counter[str]())
     print(f"  {runs:,} runs, {bodies:,} bodies of steps, {repeated:,} of them again; {total.total():,} faults:")
-    for fault, count in sorted(total.items(), key=lambda pair: -pair[1]):
-        print(f"  {count:>9,}  {fault}")
+    _counted(total)
+    print("  and what happened under them:")
+    _counted(sum(events, Counter[str]()))
+
+
+def _counted(total: Counter[str]) -> None:
+    for what, count in sorted(total.items(), key=lambda pair: -pair[1]):
+        print(f"  {count:>9,}  {what}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from perdure.errors import (
     ThreadBusy,
 )
 from perdure.testing.simulation import playbook
-from perdure.testing.simulation.correspondents import BadLetter, Letter, THREADS
+from perdure.testing.simulation.correspondents import THREADS, BadLetter, Letter
 from perdure.testing.simulation.orders import Theme
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.wire import Database, Request

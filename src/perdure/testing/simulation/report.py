@@ -20,6 +20,8 @@ class Report:
     weather: Weather
     violations: tuple[str, ...]
     faults: Counter[str]
+    events: Counter[str]
+    """What else happened."""
     runs: int
     bodies: int
     repeated: int

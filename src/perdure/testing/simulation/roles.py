@@ -1,4 +1,4 @@
-"""What an agent of a simulated world is besides its code: what its runs are started with, and what must come of them."""
+"""What an agent of a simulated world is besides its code: what its runs are started with, what must come of them."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.lane import InlineLane
 from perdure.testing.simulation import playbook
 from perdure.testing.simulation.account import settle_accounts
+from perdure.testing.simulation.events import total
 from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.nature import Nature
 from perdure.testing.simulation.orders import draw_orders, draw_theme
@@ -175,7 +176,8 @@ class Simulation:
         witness, database = self.witness, self.database
         return Report(
             seed=self.seed, store=self.kind, weather=self.weather, violations=tuple(witness.violations),
-            faults=database.faults, runs=len(witness.look.runs), bodies=witness.bodies_all, repeated=witness.repeated,
+            faults=database.faults, events=total(witness.events, witness.annals, witness.look),
+            runs=len(witness.look.runs), bodies=witness.bodies_all, repeated=witness.repeated,
             requests=database.requests, turns=self.world.turns, seconds=self.world.now, story=tuple(witness.history),
             digest=zlib.crc32("\n".join(witness.history).encode()),
         )  # fmt: skip

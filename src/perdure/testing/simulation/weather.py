@@ -75,8 +75,8 @@ STORM: Final = Weather(
     latency_s=0.003, slow=0.02, refused=0.02, request_lost=0.01, reply_lost=0.02, request_late=0.02, hint_lost=0.3,
     hint_late=0.2, dies_before=0.008, dies_with_request_on_its_way=0.008, dies_before_reply=0.008,
     dies_after_reply=0.008, body_slow=0.05, body_fails=0.1, body_kills=0.01, kills=6, pauses=6, blocks=3, drains=4,
-    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4, poison=0.1, word_unheard=0.25, parking_late=0.1,
-    dies_parking=0.05, undoing_kills=0.15, due_jumps=8, silences=2,
+    outages=3, wall_jumps=2, store_jumps=1, client_kills=2, sessions_hidden=0.4, poison=0.1, word_unheard=0.25,
+    parking_late=0.1, dies_parking=0.05, undoing_kills=0.15, due_jumps=8, silences=2,
 )  # fmt: skip
 """Every fault, each about as often as a world can bear and still get something done."""
 

@@ -19,6 +19,7 @@ from perdure.core.records import Run, RunState, run_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.frames import StepFrame
 from perdure.runtime.tenure import Tenure
+from perdure.testing.simulation.events import count
 from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.readiness import Readiness
 from perdure.testing.simulation.roles import Role
@@ -83,6 +84,8 @@ class Witness:
     asked_at: dict[int, float] = field(default_factory=dict)
     """When each worker asked for the renewal that was granted last."""
     annals: Annals = field(default_factory=Annals)
+    events: Counter[str] = field(default_factory=Counter)
+    """What happened, by its name."""
     failed: set[int] = field(default_factory=set)
     """Runs that have failed at some time."""
     ordered: set[int] = field(default_factory=set)
@@ -115,6 +118,7 @@ class Witness:
         for what in self._violations(write):
             self.blame(f"{what} [{request.verb} by {by}]")
         self._remember(request, write)
+        count(self.events, write)
         for what in self.readiness.overdue(self.look, self.world.now, write.now_us):
             self.blame(what)
         for what in self.readiness.undone(self.look, self.world.now, write.now_us):

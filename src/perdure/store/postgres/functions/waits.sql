@@ -90,6 +90,8 @@ language plpgsql volatile
 as $$
 declare
   m_thread bigint[] := '{}';
+  v_left bigint[];
+  v_parked bigint[] := '{}';
   v_fresh boolean[];
   v_own bigint[];
 begin
@@ -100,21 +102,27 @@ begin
   end if;
 
   -- A run that is waited for is locked by whoever begins to wait, whoever waits by what it waits for.
+  if cardinality(m_run) > 0 then
+    m_thread := perdure.threads_named(m_thread_id);
+    v_parked := perdure.parked_receivers(m_thread);
+  end if;
+  v_left := y_thread || array(
+    select x.thread from unnest(x_thread, x_take) as x (thread, take) where x.take is not null
+  );
+  if v_left <> '{}' then
+    v_parked := v_parked || perdure.parked_senders(v_left);
+  end if;
   perform from perdure.runs r
   where r.id = any (
-    n_run || e_run || q_run || h_run || o_run || x_run || m_run || y_run || w_run || p_parked
+    v_parked || n_run || e_run || q_run || h_run || o_run || x_run || m_run || y_run || w_run || p_parked
     || array(select o.target from unnest(o_target, o_kind) as o (target, kind) where o.kind = 3)
     || array(select w.run from perdure.waits w where w.target = any (e_run || h_run) and w.kind = 3)
   )
   order by r.id
   for no key update;
-  if cardinality(m_run) > 0 then
-    m_thread := perdure.threads_named(m_thread_id);
-  end if;
   perform from perdure.threads t
   where t.id = any (
-    t_thread || m_thread || y_thread
-    || array(select x.thread from unnest(x_thread, x_take) as x (thread, take) where x.take is not null)
+    t_thread || m_thread || v_left
     || array(
       select case o.kind when 2 then o.thread else o.target end
       from unnest(o_kind, o_thread, o_target) as o (kind, thread, target)
@@ -466,6 +474,7 @@ begin
     update perdure.runs r
     set state = 'waiting',
         worker = null,
+        strikes = 0,
         ready_at = least(
           coalesce((select min(w.due_at) from perdure.waits w where w.run = r.id), 4611686018427387904), r.deadline_at
         )

@@ -71,6 +71,42 @@ begin
 end
 $$;
 
+-- The parked runs that a message in these mailboxes may wake. Whoever is going to lock the threads locks them first: runs
+-- come before threads, or a run that is claimed and parked again in between would close a circle.
+create or replace function perdure.parked_receivers(p_threads bigint[]) returns bigint[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select w.run
+    from unnest(p_threads) as m (thread)
+    cross join lateral (
+      select o.run
+      from perdure.waits o
+      where o.run = (select t.head from perdure.threads t where t.id = m.thread)
+        and o.kind = 2
+      limit 1
+    ) as w
+    where (select r.state from perdure.runs r where r.id = w.run) = 'waiting'
+  );
+end
+$$;
+
+-- The parked runs that room in these mailboxes may wake: the same.
+create or replace function perdure.parked_senders(p_threads bigint[]) returns bigint[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select w.run
+    from perdure.waits w
+    where w.target = any (p_threads)
+      and w.kind = 4
+      and (select r.state from perdure.runs r where r.id = w.run) = 'waiting'
+  );
+end
+$$;
+
 -- Wake the heads of these threads that wait for a message with these labels; the threads are locked.
 create or replace function perdure.wake_receivers(p_threads bigint[], p_labels text[]) returns void
 language plpgsql volatile

@@ -94,6 +94,7 @@ update perdure.runs
 set
   state = 'waiting',
   worker = null,
+  strikes = 0,
   ready_at = min(
     ifnull((select min(w.due_at) from perdure.waits w where w.run = runs.id), :never),
     ifnull(deadline_at, :never)

@@ -1,7 +1,9 @@
 """What must hold: pure functions from one write of the database to violations, in words.
 
 A `Write` has what was asked and answered, and the rows before it and after. The witness calls every rule after every
-write, whoever asked for it and whatever became of the answer. `runs.py`, `threads.py`, `logs.py` and `tries.py` say
-what rows may become; `commits.py`, `claims.py`, `starts.py`, `takeovers.py` and `operators.py` what a verb may do and
-answer.
+write, whoever asked for it and whatever became of the answer. `runs.py`, `threads.py`, `logs.py`, `tries.py`,
+`waits.py`, `questions.py` and `mail.py` say what rows may become; `closings.py` what the record of a wait must say,
+`bystanders.py` what a write may do to runs that it is not about; `commits.py`, `claims.py`, `starts.py`,
+`takeovers.py`, `cancellations.py`, `forks.py` and `operators.py` what a verb may do and answer. `annals.py` is what
+they remember.
 """

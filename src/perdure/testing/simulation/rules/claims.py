@@ -98,9 +98,9 @@ def _of_load(write: Write, each: Claimed) -> Iterator[str]:
     waits = tuple(wait for _, wait in sorted(write.now.waits.get(run.id, {}).items()))
     if each.waits != waits:
         yield f"{name}: it waits for {waits}, and it was told of {each.waits}"
-    told = (each.cancel, each.deadline_at, each.tenant, each.priority)
-    if told != (run.cancel, run.deadline_at, run.tenant, run.priority):
-        yield f"{name}: was told {told} of its cancellation and its deadline, which is not what is in its row"
+    of_row = (each.cancel, each.deadline_at, each.tenant, each.priority)
+    if of_row != (run.cancel, run.deadline_at, run.tenant, run.priority):
+        yield f"{name}: was told {of_row} of its cancellation and its deadline, which is not what is in its row"
     begins = log.get((run.super_step, ""))
     if begins is None or each.arguments != begins.payload:
         yield f"{name}: got other arguments than those on disk"

@@ -1,5 +1,5 @@
-"""The record of a wait says what truly came: the answer that won, the message that was taken, how a child ended, or that
-its time had come, on the store's clock."""
+"""The record of a wait says what truly came: the answer that won, the message that was taken, how a child ended, or
+that its time had come, on the store's clock."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def _of_answer(write: Write, worker: int, outcome: CommitOutcome, mine: dict[int
         if not any(wait.due or write.now.has_come(wait) for wait in waits):
             yield f"w{worker} was told that run r{id} is awake, and it only waits"
     for change in write.changes:
-        why = outcome.bounced.get(place_of(change) or (0, 0, ""))
-        if why is not None and not _is_so(write, change, why):
-            yield f"w{worker} was told that {type(change).__name__} of run r{change.run} is {why}; it is not so"
+        bounced = outcome.bounced.get(place_of(change) or (0, 0, ""))
+        if bounced is not None and not _is_so(write, change, bounced):
+            yield f"w{worker} was told that {type(change).__name__} of run r{change.run} is {bounced}; it is not so"
 
 
 def _is_so(write: Write, change: Change, why: Bounce) -> bool:

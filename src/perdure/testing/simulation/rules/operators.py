@@ -18,8 +18,10 @@ def of_operator(write: Write) -> Iterator[str]:
     else:
         sent_on = was.state in (RunState.FAILED, RunState.CANCELLED) and not would_undo(write.before, was)
     forgotten = write.verb == "release" or (run.cancel, run.deadline_at) == (None, None)
-    if sent_on and (run.state is not RunState.QUEUED or run.strikes or run.reason is not None or not forgotten):
-        yield f"run r{run.id} was {was.state} and is {run.state} by {write.verb}, {run.strikes} strikes, {run.reason}, cancellation {run.cancel}, deadline {run.deadline_at}"
+    if sent_on and not forgotten:
+        yield f"run r{run.id} was sent on with cancellation {run.cancel} and deadline {run.deadline_at}"
+    if sent_on and (run.state is not RunState.QUEUED or run.strikes or run.reason is not None):
+        yield f"run r{run.id} was {was.state} and is {run.state} by {write.verb}, {run.strikes} strikes, {run.reason}"
     if not sent_on and run != was:
         yield f"run r{run.id} was {was.state} and was not to be sent on by {write.verb}; it is {run.state}"
 

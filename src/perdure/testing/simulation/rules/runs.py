@@ -12,7 +12,9 @@ from perdure.testing.simulation.rules.look import Write
 
 MAY_CHANGE: Final[dict[str, frozenset[str]]] = {
     "claim": frozenset({"state", "worker", "fence", "attempt", "deployment", "started_at"}),
-    "commit": frozenset({"state", "worker", "ready", "ready_at", "super_step", "ended_at", "reason", "detail"}),
+    "commit": frozenset(
+        {"state", "worker", "ready", "ready_at", "super_step", "ended_at", "reason", "detail", "strikes"}
+    ),
     "take_over": frozenset({"state", "worker", "fence", "recoveries", "strikes", "reason", "detail", "ready_at"}),
     "retire": frozenset({"state", "worker", "fence"}),
     "give_back": frozenset({"state", "worker", "fence"}),
@@ -105,6 +107,9 @@ def _of_counts(verb: str, was: Run, run: Run) -> Iterator[str]:
     claimed = verb == "claim" and run.state is RunState.RUNNING
     if run.attempt != was.attempt + claimed:
         yield f"run r{run.id}: {was.attempt} claims became {run.attempt} by {verb}"
+    parked = was.worker is not None and run.state is RunState.WAITING
+    if verb == "commit" and run.strikes != (0 if parked else was.strikes):
+        yield f"run r{run.id}: {was.strikes} strikes became {run.strikes} by {verb}, {run.state}"
     if verb in ("retry", "release") and run.strikes:
         yield f"run r{run.id} was sent on with {run.strikes} strikes"
 

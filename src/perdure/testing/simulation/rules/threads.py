@@ -78,7 +78,7 @@ def _moved(write: Write, annals: Annals, thread: int, at: Pointer) -> Pointer:
                 at = _taken_back(write, annals, id, at)
     if write.verb == "fork" and write.args[0].state is not None and write.args[0].start.thread == thread:
         at = (write.args[0].start.id, write.args[0].super_step)
-        annals.bases.setdefault(at[0], at)
+        annals.bases.setdefault(write.args[0].start.id, at)
     return at
 
 
