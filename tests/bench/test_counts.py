@@ -19,8 +19,8 @@ from perdure.bench.ground import ground_at
 from perdure.bench.growth import bytes_and_load
 from perdure.bench.throughput import app_at
 from perdure.client.serving import run_loop
-from perdure.core.changes import ClaimRequest, NewWorker
 from perdure.core.leases import RENEWALS_PER_LEASE
+from perdure.core.requests import ClaimRequest, NewWorker
 from perdure.runtime.keeper import LOOK_S, SWEEP_S, Keeper
 from perdure.runtime.settings import worker_settings
 from perdure.runtime.trust import Trust

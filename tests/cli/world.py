@@ -13,19 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import (
-    AppendCheckpoint,
-    BeginSuperStep,
-    Change,
-    ClaimRequest,
-    EndRun,
-    HoldRun,
-    NewWorker,
-    RecordAttempt,
-    StartRun,
-)
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, EndRun, HoldRun, RecordAttempt
 from perdure.core.errors import encode_error
 from perdure.core.records import Claimed, ErrorInfo, HeldReason, IfBusy, RunState
+from perdure.core.requests import ClaimRequest, NewWorker, StartRun
 from perdure.core.snapshot import freeze
 from perdure.store import Store, open_url
 

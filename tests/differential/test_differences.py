@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.core.changes import ClaimRequest, CommitOutcome, EndRun, StartOutcome, StartRun
+from perdure.core.changes import CommitOutcome, EndRun
 from perdure.core.records import Checkpoint, Outcome, Run, TakenOver
+from perdure.core.requests import ClaimRequest, StartOutcome, StartRun
 from perdure.errors import NotFound
 from perdure.store.memory import MemoryStore
 from perdure.store.memory.tables import Tables

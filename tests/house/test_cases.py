@@ -58,7 +58,7 @@ PROVED = {
     31: Case("a synchronous call of many leases in an async step"),
     32: Case("a charge succeeds, the model call after it fails, the agent is tried again"),
     33: Case("a message comes while an approval is open"),
-    35: Case("an approval comes three ways in one second", waits_for="the dashboard: the page is one of the three ways"),
+    35: Case("an approval comes three ways in one second", waits_for="the dashboard: the page is one of the ways"),
     38: Case("a step is silent for ten minutes; a run kills its workers"),
     39: Case("usage is added up across a crash", waits_for="billing: the ledger of meters"),
     40: Case("a child dies silently"),

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure import Again, Retry, step
-from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, RecordAttempt, bytes_of
+from perdure.core.changes import (
+    AppendCheckpoint,
+    BeginSuperStep,
+    Change,
+    CommitOutcome,
+    RecordAttempt,
+    bytes_of,
+)
 from perdure.core.records import Claimed
 from perdure.runtime.agent import Agent, AgentOptions
 from perdure.runtime.callables import Pools

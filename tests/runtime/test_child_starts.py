@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure import App, RunFailed, StartMismatch, ThreadBusy
-from perdure.core.changes import StartRun
+from perdure.core.requests import StartRun
 from tests.runtime.acting import begun, mark
 from tests.runtime.world import crash, fresh_app, keys_of, parked, until, working
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from perdure import App, Retry, step
-from perdure.core.changes import Change, ClaimRequest, CommitOutcome, NewWorker, RequeueRun
+from perdure.core.changes import Change, CommitOutcome, RequeueRun
 from perdure.core.endings import Ending
 from perdure.core.records import Claimed
+from perdure.core.requests import ClaimRequest, NewWorker
 from perdure.errors import StoreUnavailable
 from perdure.runtime import tenure
 from perdure.runtime.execution import Execution

@@ -11,9 +11,9 @@ import pytest
 
 from perdure import MailboxFull, NotFound, NotSerializable, UsageError
 from perdure.core import limits
-from perdure.core.changes import Bounce
 from perdure.core.limits import INLINE_BYTES_MAX
 from perdure.core.records import RunState, WaitKind, run_id
+from perdure.core.requests import Bounce
 from perdure.testing.conformance.harness import bury, close, send, wait
 from tests.runtime.desk import Desk, at_a_desk
 

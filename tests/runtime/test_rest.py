@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.core.changes import ClaimRequest, EndRun, NewWorker, OpenWait
+from perdure.core.changes import EndRun, OpenWait
 from perdure.core.codec import codec_for
 from perdure.core.records import RunState, WaitKind
+from perdure.core.requests import ClaimRequest, NewWorker
 from perdure.runtime.settings import deployment_name
 from tests.runtime import shapes
 from tests.runtime.shapes import SHAPES, Shape, ask, mark

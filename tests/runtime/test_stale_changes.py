@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import perdure
-from perdure.core.changes import AppendCheckpoint, ClaimRequest
+from perdure.core.changes import AppendCheckpoint
 from perdure.core.records import Kind
+from perdure.core.requests import ClaimRequest
 from tests.runtime.world import fresh_app, working
 
 app = fresh_app()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure import App
-from perdure.core.changes import NewWorker
+from perdure.core.requests import NewWorker
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.runtime.settings import worker_settings
 from perdure.runtime.worker import Worker

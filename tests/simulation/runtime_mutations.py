@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 from perdure.client.connection import Client
-from perdure.core.changes import BeginSuperStep, CommitOutcome, EndRun, Started, StartRun
+from perdure.core.changes import BeginSuperStep, CommitOutcome, EndRun
 from perdure.core.codec import Codec
 from perdure.core.endings import Lost
 from perdure.core.journal import Journal
 from perdure.core.leases import trust_until
+from perdure.core.requests import Started, StartRun
 from perdure.core.retry import RetryIn
 from perdure.errors import StoreUnavailable
 from perdure.runtime import claimer, execution, stepping, tenure

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.changes import NewWorker
+from perdure.core.requests import NewWorker
 from perdure.errors import StoreUnavailable
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Hint, Store

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.changes import Started
 from perdure.core.records import Kind
+from perdure.core.requests import Started
 from perdure.store.memory import starts
 from perdure.store.memory.tables import Tables
 from tests.simulation.breaking import Mutation, replaced, wrapped

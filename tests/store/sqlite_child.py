@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from perdure.core.changes import AppendCheckpoint, ClaimRequest, CommitOutcome, NewWorker, StartRun
+from perdure.core.changes import AppendCheckpoint, CommitOutcome
 from perdure.core.records import Claimed, IfBusy
+from perdure.core.requests import ClaimRequest, NewWorker, StartRun
 from perdure.errors import StoreUnavailable
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import SQLiteStore

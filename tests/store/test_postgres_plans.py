@@ -14,35 +14,37 @@ from msgspec.structs import replace
 
 from perdure.core import limits
 from perdure.core.changes import (
-    Answered,
     AppendCheckpoint,
     BeginSuperStep,
     BuryMessage,
-    ClaimRequest,
     CloseWait,
     CommitOutcome,
     EndRun,
-    ForkRun,
     HoldRun,
-    InterruptFilter,
-    NewAnswer,
     NewInterrupt,
-    NewMessage,
-    NewWorker,
     OpenWait,
-    Parent,
     ParkRun,
-    QuestionOpen,
     RecordAttempt,
     RequeueRun,
-    RunFilter,
     SendMessage,
+)
+from perdure.core.limits import NEVER_US, SUSPECT_STRIKES
+from perdure.core.records import Blob, Claimed, HeldReason, IfBusy, RunState, WaitKind
+from perdure.core.requests import (
+    Answered,
+    ClaimRequest,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
+    NewWorker,
+    Parent,
+    QuestionOpen,
+    RunFilter,
     Sent,
     Started,
     StartRun,
 )
-from perdure.core.limits import NEVER_US, SUSPECT_STRIKES
-from perdure.core.records import Blob, Claimed, HeldReason, IfBusy, RunState, WaitKind
 from perdure.store.postgres import PostgresStore
 from tests.support import postgres
 

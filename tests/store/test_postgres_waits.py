@@ -12,18 +12,9 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from perdure.core.changes import (
-    Change,
-    CommitOutcome,
-    InterruptFilter,
-    NewAnswer,
-    Parent,
-    ParentGone,
-    RunFilter,
-    Sent,
-    Started,
-)
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.records import Claimed, IfBusy, RunState, WaitKind
+from perdure.core.requests import InterruptFilter, NewAnswer, Parent, ParentGone, RunFilter, Sent, Started
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
 from perdure.store.protocol import Hint, Store

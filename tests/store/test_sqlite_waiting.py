@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perdure.core import limits
-from perdure.core.changes import NewMessage, NotSent, Sent
 from perdure.core.records import RunState, WaitKind
+from perdure.core.requests import NewMessage, NotSent, Sent
 from perdure.store.sqlite import SQLiteStore, schema
 from perdure.store.sqlite.connection import Database
 from perdure.store.sqlite.transaction import STATEMENTS, spread_text

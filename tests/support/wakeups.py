@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from perdure.core.changes import InterruptFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Interrupt, Run, WaitKind, run_id
+from perdure.core.requests import InterruptFilter
 from perdure.store.protocol import Store
 from tests.support.sidelog import Body, Line, SideLog
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Set
 
-from perdure.core.changes import RunFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Kind, Run, run_id
+from perdure.core.requests import RunFilter
 from perdure.store.protocol import Store
 from tests.support.sidelog import Body, SideLog
 

@@ -30,8 +30,8 @@ WARM_UP: Final = 10_000
 """Parked runs after which the worker's memory is first read: by then it has all that it needs."""
 LOOK_S: Final = 0.01
 PERIOD: Final = 5
-"""Of so many runs in a row one waits for a time, one for an answer, one for a message, and one for a child, which is the
-fifth and waits for a time."""
+"""Of so many runs one waits for a time, one for an answer, one for a message, and one for a child, which is the fifth
+and waits for a time."""
 
 
 class Bench:
@@ -80,8 +80,8 @@ class Bench:
             await self._all_parked(worker)
 
     async def _all_parked(self, worker: Worker) -> None:
-        while worker.running or await self.app.runs(state="queued", limit=1):
-            await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 - what parks a run tells nobody
+        while worker.running or await self.app.runs(state="queued", limit=1):  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(LOOK_S)
 
     async def resume(self, number: int) -> None:
         """Give one what it waits for, and wait until its code has gone on."""

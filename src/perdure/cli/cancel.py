@@ -9,9 +9,9 @@ import click
 from perdure.cli.options import json_option, store_option
 from perdure.cli.remedies import told
 from perdure.cli.stores import find_run, opened_app, parse_run, run_async
-from perdure.core.changes import RunFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Run, RunState, run_id
+from perdure.core.requests import RunFilter
 from perdure.errors import Conflict
 from perdure.terminal.text import clean, count
 

@@ -128,9 +128,9 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
 
 async def _for_people(store: Store) -> list[Check]:
     """What waits for a person to do something. That is nobody's fault, so it is well; but it should be seen."""
-    from perdure.core.changes import InterruptFilter, RunFilter
     from perdure.core.limits import LIST_ROWS_MAX
     from perdure.core.records import RunState
+    from perdure.core.requests import InterruptFilter, RunFilter
     from perdure.terminal.text import count
 
     found = {

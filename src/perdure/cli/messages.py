@@ -56,9 +56,9 @@ async def _send(url: str, thread: str, value: Any, *, label: str | None, as_json
 
 async def _send_as(app: App, thread: str, value: Any, label: str) -> str:
     """Send plain data under the name of a type, which only its receiver has."""
-    from perdure.core.changes import Bounce, NewMessage, NotSent
     from perdure.core.labels import labels_of, message_bytes
     from perdure.core.records import message_id
+    from perdure.core.requests import Bounce, NewMessage, NotSent
     from perdure.core.snapshot import spill
     from perdure.runtime.mail import full, no_thread
 

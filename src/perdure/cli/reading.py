@@ -10,11 +10,11 @@ from perdure.cli.awaiting import Around
 from perdure.cli.facts import Facts
 from perdure.cli.timeline import Parked, Timeline, timeline
 from perdure.cli.verbs import Verb, is_result_of, started_by, verb_of
-from perdure.core.changes import InterruptFilter, RunFilter
 from perdure.core.display import render, to_jsonable
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Kind, Run, Thread, Worker, worker_id
+from perdure.core.requests import InterruptFilter, RunFilter
 from perdure.core.snapshot import spilled
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.pages import whole_log

@@ -9,8 +9,8 @@ from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
 from perdure.cli.runs_history import export_run, replay_runs
 from perdure.cli.stores import find_run, opened, parse_run, run_async
-from perdure.core.changes import RunFilter
 from perdure.core.records import RunState, run_id
+from perdure.core.requests import RunFilter
 
 STATES = [state.value for state in RunState]
 

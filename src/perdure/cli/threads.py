@@ -7,7 +7,7 @@ import click
 from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
 from perdure.cli.stores import find_thread, opened, run_async
-from perdure.core.changes import RunFilter
+from perdure.core.requests import RunFilter
 from perdure.runtime.settings import check_name
 
 SHOWN = 20

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perdure.client.requests import no_run
-from perdure.core.changes import NewMessage, SendOutcome, StartOutcome, StartRun
 from perdure.core.records import Outcome, Run, RunState, run_id
+from perdure.core.requests import NewMessage, SendOutcome, StartOutcome, StartRun
 from perdure.core.states import TERMINAL
 from perdure.errors import NotFound, StoreUnavailable
 from perdure.runtime.ids import Ids, patiently

@@ -15,9 +15,9 @@ import msgspec
 
 from perdure.client.connection import Client
 from perdure.client.requests import no_run, run_number
-from perdure.core.changes import ForkRun, RunFilter, Started, StartRun
 from perdure.core.digests import digest
 from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
+from perdure.core.requests import ForkRun, RunFilter, Started, StartRun
 from perdure.core.snapshot import freeze, spill, spilled
 from perdure.errors import Conflict, NotFound, UsageError
 from perdure.runtime.agent import Agent

@@ -19,8 +19,8 @@ from perdure.client.connection import Client
 from perdure.client.info import maybe, moment, plain
 from perdure.client.requests import page_limit, run_number
 from perdure.core.answers import canonical_bytes, check_answer
-from perdure.core.changes import Answered, InterruptFilter, NewAnswer, NotAnswered, QuestionOpen, StartOutcome
 from perdure.core.records import Interrupt, InterruptState, interrupt_id, parse_id, run_id
+from perdure.core.requests import Answered, InterruptFilter, NewAnswer, NotAnswered, QuestionOpen, StartOutcome
 from perdure.core.snapshot import spill
 from perdure.errors import (
     AlreadyAnswered,

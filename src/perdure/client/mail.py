@@ -17,10 +17,10 @@ from perdure.client.connection import Client
 from perdure.client.info import moment, plain
 from perdure.client.requests import page_limit
 from perdure.client.waits import thread_names
-from perdure.core.changes import Bounce, NewMessage, NotSent
 from perdure.core.durations import Duration, seconds
 from perdure.core.labels import label_of, message_bytes
 from perdure.core.records import Message, message_id, parse_id
+from perdure.core.requests import Bounce, NewMessage, NotSent
 from perdure.core.snapshot import spill
 from perdure.errors import NotFound, UsageError
 from perdure.runtime.mail import full, no_thread

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.core.changes import RunFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import RunState, parse_run_id
+from perdure.core.requests import RunFilter
 from perdure.errors import NotFound, UsageError
 from perdure.runtime.settings import check_name
 from perdure.runtime.starting import checked_id, checked_tags

@@ -11,12 +11,13 @@ from collections.abc import Generator, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure.core.changes import AppendCheckpoint, Parent, ParentGone, Started
+from perdure.core.changes import AppendCheckpoint
 from perdure.core.codec import codec_for
 from perdure.core.endings import Lost
 from perdure.core.errors import decode_error
 from perdure.core.failures import cancellation
 from perdure.core.records import Outcome, Run, RunState, WaitKind, run_id
+from perdure.core.requests import Parent, ParentGone, Started
 from perdure.core.states import TERMINAL
 from perdure.errors import PerdureError, RunCancelled, RunFailed, RunHeld, UnknownAgent
 from perdure.runtime.frames import agent_frame

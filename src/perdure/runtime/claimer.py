@@ -14,8 +14,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from perdure.core.changes import ClaimRequest
 from perdure.core.limits import CLAIM_ROWS_MAX
+from perdure.core.requests import ClaimRequest
 from perdure.runtime.service import serve
 from perdure.store.protocol import Hint
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.core import snapshot
-from perdure.core.changes import BeginSuperStep, Change, CommitOutcome, EndRun, HoldRun, RecordAttempt, RequeueRun
+from perdure.core.changes import (
+    BeginSuperStep,
+    Change,
+    CommitOutcome,
+    EndRun,
+    HoldRun,
+    RecordAttempt,
+    RequeueRun,
+)
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.errors import printable
 from perdure.core.failures import cancellation, encode_error, run_error

@@ -14,13 +14,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from perdure.core.changes import Bounce, CommitOutcome, NewMessage, SendMessage
+from perdure.core.changes import CommitOutcome, SendMessage
 from perdure.core.codec import codec_for
 from perdure.core.durations import seconds
 from perdure.core.endings import Lost
 from perdure.core.labels import label_of, labels_of, member_of, message_bytes
 from perdure.core.limits import MAILBOX_MAX
 from perdure.core.records import Message, WaitKind, run_id
+from perdure.core.requests import Bounce, NewMessage
 from perdure.core.snapshot import spill
 from perdure.errors import MailboxFull, NotFound, NotSerializable, PerdureError, TimedOut, UsageError
 from perdure.runtime.payloads import load_payload

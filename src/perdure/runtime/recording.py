@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from perdure.core.changes import AppendCheckpoint, Bounce, Change
+from perdure.core.changes import AppendCheckpoint, Change
 from perdure.core.codec import codec_for
 from perdure.core.digests import digest64
 from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.records import Checkpoint, run_id
+from perdure.core.requests import Bounce
 from perdure.runtime.frames import agent_frame
 
 if TYPE_CHECKING:

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from perdure.core.changes import (
+from perdure.core.digests import canonical, digest
+from perdure.core.durations import Duration, seconds
+from perdure.core.failures import cancellation
+from perdure.core.limits import ID_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
+from perdure.core.records import IfBusy, interrupt_id, run_id
+from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
     Parent,
@@ -21,11 +26,6 @@ from perdure.core.changes import (
     StartRun,
     ThreadHeld,
 )
-from perdure.core.digests import canonical, digest
-from perdure.core.durations import Duration, seconds
-from perdure.core.failures import cancellation
-from perdure.core.limits import ID_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
-from perdure.core.records import IfBusy, interrupt_id, run_id
 from perdure.core.snapshot import spill
 from perdure.core.times import due_us
 from perdure.errors import Conflict, StartMismatch, ThreadBusy, UsageError

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from perdure.core.changes import NewMessage, SendOutcome, StartOutcome, StartRun, bytes_of
+from perdure.core.changes import bytes_of
+from perdure.core.requests import NewMessage, SendOutcome, StartOutcome, StartRun
 from perdure.errors import StoreUnavailable
 from perdure.runtime.group import GroupCommit
 from perdure.store.protocol import Store

@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, NewWorker, bytes_of
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, Change, CommitOutcome, HoldRun, bytes_of
 from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked
 from perdure.core.leases import trust_until
 from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Claimed, HeldReason, worker_id
+from perdure.core.requests import NewWorker
 from perdure.errors import StoreUnavailable
 from perdure.runtime.agent import Agent
 from perdure.runtime.callables import Pools

@@ -39,21 +39,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from perdure.core.changes import (
-    AnswerOutcome,
-    Change,
-    ClaimRequest,
-    CommitOutcome,
-    ForkRun,
-    InterruptFilter,
-    NewAnswer,
-    NewMessage,
-    NewWorker,
-    RunFilter,
-    SendOutcome,
-    StartOutcome,
-    StartRun,
-)
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -66,6 +52,19 @@ from perdure.core.records import (
     Thread,
     Wait,
     Worker,
+)
+from perdure.core.requests import (
+    AnswerOutcome,
+    ClaimRequest,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
+    NewWorker,
+    RunFilter,
+    SendOutcome,
+    StartOutcome,
+    StartRun,
 )
 
 

@@ -15,7 +15,6 @@ from typing import assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
-    Bounce,
     BuryMessage,
     Change,
     CloseWait,
@@ -31,6 +30,7 @@ from perdure.core.changes import (
     place_of,
 )
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
+from perdure.core.requests import Bounce
 from perdure.store import reasons
 from perdure.store.memory import cancelling, mail, waits
 from perdure.store.memory.tables import StepKey, Tables

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.core.records import Thread
+from perdure.core.requests import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.store.memory import starts
 from perdure.store.memory.tables import Tables
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import Bounce, BuryMessage, NewMessage, NotSent, SendOutcome, Sent
+from perdure.core.changes import BuryMessage
 from perdure.core.records import Message, Wait, WaitKind
+from perdure.core.requests import Bounce, NewMessage, NotSent, SendOutcome, Sent
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.changes import Answered, AnswerOutcome, InterruptFilter, NewAnswer, NotAnswered, OpenWait
+from perdure.core.changes import OpenWait
 from perdure.core.records import Interrupt, InterruptState, WaitKind
+from perdure.core.requests import Answered, AnswerOutcome, InterruptFilter, NewAnswer, NotAnswered
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.core.changes import RunFilter
 from perdure.core.records import Attempt, Checkpoint, Claimed, Kind, Run, Thread
+from perdure.core.requests import RunFilter
 from perdure.store.memory import waits
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size

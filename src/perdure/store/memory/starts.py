@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import (
+from perdure.core.records import Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
+from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
     Parent,
@@ -16,7 +17,6 @@ from perdure.core.changes import (
     StartRun,
     ThreadHeld,
 )
-from perdure.core.records import Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
 from perdure.store.memory import cancelling, questions
 from perdure.store.memory.tables import Tables
 

@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from perdure.clock import SYSTEM_CLOCK
-from perdure.core.changes import (
-    Change,
-    ClaimRequest,
-    CommitOutcome,
-    NewWorker,
-    RunFilter,
-    StartOutcome,
-    StartRun,
-)
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import CLAIM_ROWS_MAX, SUSPECT_STRIKES
 from perdure.core.records import (
     Attempt,
@@ -32,6 +24,7 @@ from perdure.core.records import (
     Worker,
     WorkerState,
 )
+from perdure.core.requests import ClaimRequest, NewWorker, RunFilter, StartOutcome, StartRun
 from perdure.errors import StoreUnavailable
 from perdure.store import reasons
 from perdure.store.memory import commits, reading, starts

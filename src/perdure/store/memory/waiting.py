@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from perdure.core.changes import (
+from perdure.core.records import Interrupt, Message, Run, RunState, Wait
+from perdure.core.requests import (
     AnswerOutcome,
     ForkRun,
     InterruptFilter,
@@ -14,7 +15,6 @@ from perdure.core.changes import (
     SendOutcome,
     StartOutcome,
 )
-from perdure.core.records import Interrupt, Message, Run, RunState, Wait
 from perdure.store.memory import cancelling, forks, mail, questions, waits
 from perdure.store.memory.tables import Tables
 

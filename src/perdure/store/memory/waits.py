@@ -12,8 +12,9 @@ from typing import assert_never
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import Bounce, CloseWait, OpenWait, ParkRun
+from perdure.core.changes import CloseWait, OpenWait, ParkRun
 from perdure.core.records import InterruptState, RunState, Wait, WaitKind
+from perdure.core.requests import Bounce
 from perdure.core.states import TERMINAL
 from perdure.store.memory import mail, questions
 from perdure.store.memory.tables import Tables

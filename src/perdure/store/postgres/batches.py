@@ -25,9 +25,9 @@ from perdure.core.changes import (
     RecordAttempt,
     RequeueRun,
     SendMessage,
-    StartRun,
 )
 from perdure.core.records import Kind, RunState
+from perdure.core.requests import StartRun
 
 Arguments = list[Any]
 

@@ -17,7 +17,6 @@ import asyncpg
 
 from perdure.core.changes import (
     AppendCheckpoint,
-    Bounce,
     Change,
     CloseWait,
     CommitOutcome,
@@ -25,6 +24,7 @@ from perdure.core.changes import (
     SendMessage,
     place_of,
 )
+from perdure.core.requests import Bounce
 from perdure.store.postgres import batches, failures, schema, waits
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from perdure.core.changes import RunFilter
 from perdure.core.records import Attempt, Checkpoint, Outcome, Run, Thread, Worker
+from perdure.core.requests import RunFilter
 from perdure.errors import StoreError
 from perdure.store.pages import page_size
 from perdure.store.postgres import rows, schema

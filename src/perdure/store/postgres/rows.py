@@ -5,23 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from perdure.core.changes import (
-    Answered,
-    AnswerOutcome,
-    Bounce,
-    KeyTaken,
-    NotAnswered,
-    NotSent,
-    OtherAgent,
-    ParentGone,
-    QuestionOpen,
-    SendOutcome,
-    Sent,
-    Started,
-    StartOutcome,
-    StartRun,
-    ThreadHeld,
-)
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -38,6 +21,23 @@ from perdure.core.records import (
     WaitKind,
     Worker,
     WorkerState,
+)
+from perdure.core.requests import (
+    Answered,
+    AnswerOutcome,
+    Bounce,
+    KeyTaken,
+    NotAnswered,
+    NotSent,
+    OtherAgent,
+    ParentGone,
+    QuestionOpen,
+    SendOutcome,
+    Sent,
+    Started,
+    StartOutcome,
+    StartRun,
+    ThreadHeld,
 )
 
 Row = Any

@@ -12,8 +12,8 @@ import asyncpg
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import ForkRun, StartOutcome, StartRun
 from perdure.core.records import IfBusy
+from perdure.core.requests import ForkRun, StartOutcome, StartRun
 from perdure.errors import NotSerializable
 from perdure.store.postgres import batches, failures, rows, schema
 from perdure.store.postgres.address import Address

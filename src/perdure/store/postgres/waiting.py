@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.core import limits
-from perdure.core.changes import AnswerOutcome, InterruptFilter, NewAnswer, NewMessage, SendOutcome
 from perdure.core.records import Interrupt, Message, Wait
+from perdure.core.requests import AnswerOutcome, InterruptFilter, NewAnswer, NewMessage, SendOutcome
 from perdure.errors import NotSerializable
 from perdure.store.pages import page_size
 from perdure.store.postgres import failures, rows, schema

@@ -13,7 +13,6 @@ from typing import Any, Final, assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
-    Bounce,
     BuryMessage,
     Change,
     CloseWait,
@@ -28,6 +27,7 @@ from perdure.core.changes import (
     place_of,
 )
 from perdure.core.records import Blob, Kind, RunState
+from perdure.core.requests import Bounce
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.mail import Mail
 from perdure.store.sqlite.transaction import Transaction, encode

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import ClaimRequest
 from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB, PRIORITY_MAX, SUSPECT_STRIKES
 from perdure.core.records import Attempt, Checkpoint, Claimed, Wait
+from perdure.core.requests import ClaimRequest
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waits import read_waits

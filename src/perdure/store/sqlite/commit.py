@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.core.changes import Bounce, Change, CommitOutcome, EndRun, OpenWait, ParkRun, Place, place_of
+from perdure.core.changes import Change, CommitOutcome, EndRun, OpenWait, ParkRun, Place, place_of
 from perdure.core.records import RunState
+from perdure.core.requests import Bounce
 from perdure.store import reasons
 from perdure.store.slices import within_slices
 from perdure.store.sqlite.batch import Batch, needs_deciding

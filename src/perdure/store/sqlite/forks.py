@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.changes import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.core.records import Checkpoint
+from perdure.core.requests import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.store.sqlite.start import Group, ThreadQueue, boundary_row
 from perdure.store.sqlite.transaction import Transaction
 

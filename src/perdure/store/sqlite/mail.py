@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import Bounce, BuryMessage, NewMessage, NotSent, SendOutcome, Sent
+from perdure.core.changes import BuryMessage
 from perdure.core.records import Message
+from perdure.core.requests import Bounce, NewMessage, NotSent, SendOutcome, Sent
 from perdure.store.pages import page_size
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Reader, Transaction, decode, encode

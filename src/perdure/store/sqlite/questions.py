@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.core.changes import Answered, AnswerOutcome, InterruptFilter, NewAnswer, NotAnswered
 from perdure.core.records import Interrupt, InterruptState
+from perdure.core.requests import Answered, AnswerOutcome, InterruptFilter, NewAnswer, NotAnswered
 from perdure.store.pages import page_size
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.clock import MachineClock, look

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import RunFilter
 from perdure.core.records import Attempt, Checkpoint, Kind, Outcome, Run, Thread, Worker
+from perdure.core.requests import RunFilter
 from perdure.store.pages import page_size
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.transaction import Reader, encode

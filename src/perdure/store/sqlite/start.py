@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import (
+from perdure.core.records import IfBusy, Kind, run_id
+from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
     Parent,
@@ -24,7 +25,6 @@ from perdure.core.changes import (
     StartRun,
     ThreadHeld,
 )
-from perdure.core.records import IfBusy, Kind, run_id
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.cancel import cancel_all
 from perdure.store.sqlite.transaction import Transaction, decode, encode

@@ -14,21 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.core.changes import (
-    AnswerOutcome,
-    Change,
-    ClaimRequest,
-    CommitOutcome,
-    ForkRun,
-    InterruptFilter,
-    NewAnswer,
-    NewMessage,
-    NewWorker,
-    RunFilter,
-    SendOutcome,
-    StartOutcome,
-    StartRun,
-)
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -41,6 +27,19 @@ from perdure.core.records import (
     Thread,
     Wait,
     Worker,
+)
+from perdure.core.requests import (
+    AnswerOutcome,
+    ClaimRequest,
+    ForkRun,
+    InterruptFilter,
+    NewAnswer,
+    NewMessage,
+    NewWorker,
+    RunFilter,
+    SendOutcome,
+    StartOutcome,
+    StartRun,
 )
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.protocol import Hint

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import Bounce, CloseWait, NewInterrupt, OpenWait, ParkRun, Place
+from perdure.core.changes import CloseWait, NewInterrupt, OpenWait, ParkRun, Place
 from perdure.core.limits import NEVER_US
 from perdure.core.records import InterruptState, Wait
+from perdure.core.requests import Bounce
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.clock import MachineClock, look

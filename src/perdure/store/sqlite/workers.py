@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.core.changes import NewWorker
 from perdure.core.records import HeldReason, TakenOver, WorkerState
+from perdure.core.requests import NewWorker
 from perdure.store import reasons
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.transaction import Transaction, encode

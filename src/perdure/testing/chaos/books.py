@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from perdure.app import App
-from perdure.core.changes import RunFilter
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Kind, Run, RunState, Worker
+from perdure.core.requests import RunFilter
 from perdure.core.states import TERMINAL
 from perdure.runtime.payloads import load_payload
 from perdure.store.pages import whole_log

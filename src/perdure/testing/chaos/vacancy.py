@@ -9,9 +9,9 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-from perdure.core.changes import RunFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Run, RunState, Worker, run_id
+from perdure.core.requests import RunFilter
 from perdure.core.states import TERMINAL
 from perdure.errors import UsageError
 from perdure.store.protocol import Store

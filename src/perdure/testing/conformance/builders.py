@@ -12,16 +12,14 @@ from perdure.core.changes import (
     CloseWait,
     EndRun,
     HoldRun,
-    NewAnswer,
-    NewMessage,
     OpenWait,
-    Parent,
     ParkRun,
     RecordAttempt,
     RequeueRun,
     SendMessage,
 )
 from perdure.core.records import Blob, Claimed, HeldReason, RunState, WaitKind
+from perdure.core.requests import NewAnswer, NewMessage, Parent
 
 
 def at(claimed: Claimed) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import Answered, Change, CommitOutcome, NotAnswered, RunFilter
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.records import InterruptState, Kind, Outcome, RunState, WaitKind
+from perdure.core.requests import Answered, NotAnswered, RunFilter
 from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import (
     Bench,

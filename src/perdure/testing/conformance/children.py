@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.core.changes import Change, Parent, ParentGone, RunFilter, Started
+from perdure.core.changes import Change
 from perdure.core.records import Claimed, RunState, WaitKind
+from perdure.core.requests import Parent, ParentGone, RunFilter, Started
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import CommitOutcome, OtherAgent, QuestionOpen, Started, ThreadHeld
+from perdure.core.changes import CommitOutcome
 from perdure.core.records import Claimed, IfBusy, InterruptState, Outcome, RunState, WaitKind, run_id
+from perdure.core.requests import OtherAgent, QuestionOpen, Started, ThreadHeld
 from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import (
     Bench,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.changes import ForkRun, OtherAgent, Started, ThreadHeld
 from perdure.core.records import Checkpoint, Claimed, IfBusy, Kind, RunState
+from perdure.core.requests import ForkRun, OtherAgent, Started, ThreadHeld
 from perdure.testing.conformance.harness import Bench, Harness, again, blob, cancelled, end, scenario, step
 
 

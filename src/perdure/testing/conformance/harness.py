@@ -16,20 +16,7 @@ from unittest import mock
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import (
-    Change,
-    ClaimRequest,
-    CommitOutcome,
-    InterruptFilter,
-    NewInterrupt,
-    NewMessage,
-    NewWorker,
-    OpenWait,
-    Sent,
-    Started,
-    StartOutcome,
-    StartRun,
-)
+from perdure.core.changes import Change, CommitOutcome, NewInterrupt, OpenWait
 from perdure.core.records import (
     Checkpoint,
     Claimed,
@@ -42,6 +29,16 @@ from perdure.core.records import (
     Wait,
     WaitKind,
     Worker,
+)
+from perdure.core.requests import (
+    ClaimRequest,
+    InterruptFilter,
+    NewMessage,
+    NewWorker,
+    Sent,
+    Started,
+    StartOutcome,
+    StartRun,
 )
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance.builders import (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import Answered, Bounce, CommitOutcome, InterruptFilter, NotAnswered
+from perdure.core.changes import CommitOutcome
 from perdure.core.records import Interrupt, InterruptState, RunState, WaitKind
+from perdure.core.requests import Answered, Bounce, InterruptFilter, NotAnswered
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,

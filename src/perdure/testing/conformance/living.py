@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from perdure.core.changes import RunFilter
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import RunState, WorkerState
+from perdure.core.requests import RunFilter
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance.harness import (
     Bench,

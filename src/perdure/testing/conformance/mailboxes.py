@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import Bounce, Change, CommitOutcome, NotSent, Sent
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import LIST_ROWS_MAX, MESSAGE_MEMORY_US
 from perdure.core.records import Message, RunState, WaitKind
+from perdure.core.requests import Bounce, NotSent, Sent
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,

@@ -6,18 +6,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from perdure.core.changes import (
-    Answered,
-    Bounce,
-    Change,
-    CommitOutcome,
-    NotAnswered,
-    ParentGone,
-    Sent,
-    Started,
-)
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import IfBusy, InterruptState, RunState, WaitKind
+from perdure.core.requests import Answered, Bounce, NotAnswered, ParentGone, Sent, Started
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,

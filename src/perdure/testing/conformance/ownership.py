@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.changes import Change, CommitOutcome, NewWorker
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import Claimed, RunState, WorkerState
+from perdure.core.requests import NewWorker
 from perdure.testing.conformance.harness import (
     LEASE_S,
     Bench,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.core.changes import Change, CommitOutcome, RunFilter, Started, ThreadHeld
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import NEVER_US
 from perdure.core.records import IfBusy, RunState, WaitKind
+from perdure.core.requests import RunFilter, Started, ThreadHeld
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,
@@ -300,7 +301,7 @@ class Parking(Harness):
     async def test_a_parking_that_is_refused_takes_nothing_of_its_batch_with_it(self, bench: Bench) -> None:
         worker, claimed = await bench.begin("t")
 
-        changes = [wait(claimed), park(claimed), close(claimed, "other", None), requeue(claimed)]
+        changes: list[Change] = [wait(claimed), park(claimed), close(claimed, "other", None), requeue(claimed)]
         outcome = await bench.store.commit(worker, changes)
 
         assert outcome.awake == frozenset()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.core.changes import Change, Started, ThreadHeld
+from perdure.core.changes import Change
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import IfBusy, RunState
+from perdure.core.requests import Started, ThreadHeld
 from perdure.testing.conformance.harness import (
     LEASE_S,
     Bench,

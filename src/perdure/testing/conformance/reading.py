@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.core.changes import RunFilter
 from perdure.core.limits import CLAIM_ROWS_MAX, LIST_ROWS_MAX
 from perdure.core.records import Kind, Outcome, RunState
+from perdure.core.requests import RunFilter
 from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import (
     Bench,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from perdure.core.changes import KeyTaken, OtherAgent, RunFilter, Started, ThreadHeld
 from perdure.core.records import IfBusy, Kind, RunState
+from perdure.core.requests import KeyTaken, OtherAgent, RunFilter, Started, ThreadHeld
 from perdure.testing.conformance.harness import Bench, Harness, blob, end, in_threads, scenario
 
 

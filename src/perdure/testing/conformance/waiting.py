@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.changes import Change, CommitOutcome, InterruptFilter, NewMessage
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import KEY_CHARS_MAX
 from perdure.core.records import Claimed, InterruptState, RunState, Wait, WaitKind
+from perdure.core.requests import InterruptFilter, NewMessage
 from perdure.testing.conformance.harness import (
     Bench,
     Harness,

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import InterruptFilter, RunFilter
 from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Message, Run, Thread
+from perdure.core.requests import InterruptFilter, RunFilter
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.store.protocol import Store
 

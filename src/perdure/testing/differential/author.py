@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import Change, ClaimRequest, NewWorker, Parent, RunFilter, StartRun, record_of
+from perdure.core.changes import Change, record_of
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import Claimed, IfBusy, Run, RunState
+from perdure.core.requests import ClaimRequest, NewWorker, Parent, RunFilter, StartRun
 from perdure.runtime.starting import DISPLACING
 from perdure.store.memory import MemoryStore
 from perdure.testing.differential import batches

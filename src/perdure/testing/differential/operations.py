@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.changes import NewWorker
 from perdure.core.records import Blob
+from perdure.core.requests import NewWorker
 
 MAIN: Final = "main"
 """The open store that is there from the first operation to the last."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.changes import ForkRun, InterruptFilter, NewAnswer, NewMessage, StartRun
 from perdure.core.records import Claimed, InterruptState, RunState
+from perdure.core.requests import ForkRun, InterruptFilter, NewAnswer, NewMessage, StartRun
 from perdure.testing.differential.operations import Call, Operation, blob
 from perdure.testing.differential.pauses import Pauses
 from perdure.testing.differential.sight import Sight

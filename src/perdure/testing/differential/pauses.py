@@ -12,12 +12,12 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     NewInterrupt,
-    NewMessage,
     OpenWait,
     ParkRun,
     SendMessage,
 )
 from perdure.core.records import Blob, Claimed, WaitKind
+from perdure.core.requests import NewMessage
 from perdure.testing.differential.operations import UNIT_S, blob
 from perdure.testing.differential.sight import Sight
 

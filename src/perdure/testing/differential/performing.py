@@ -16,16 +16,9 @@ from unittest import mock
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import (
-    Change,
-    CommitOutcome,
-    EndRun,
-    InterruptFilter,
-    NewWorker,
-    ParkRun,
-    RunFilter,
-)
+from perdure.core.changes import Change, CommitOutcome, EndRun, ParkRun
 from perdure.core.records import Blob, Checkpoint
+from perdure.core.requests import InterruptFilter, NewWorker, RunFilter
 from perdure.store.protocol import Store
 from perdure.testing.differential.answers import shown
 from perdure.testing.differential.operations import (

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, StartRun, place_of, record_of
+from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, place_of, record_of
 from perdure.core.records import run_id
+from perdure.core.requests import StartRun
 from perdure.runtime.starting import CHILD_KEY
 from perdure.testing.rehearsal.faults import Fault, Moment, striking
 from perdure.testing.simulation.wire import Request

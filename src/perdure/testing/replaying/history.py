@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from perdure.client.requests import no_run, run_number
-from perdure.core.changes import InterruptFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Attempt, Blob, Checkpoint, Interrupt, Kind, Run, run_id
+from perdure.core.requests import InterruptFilter
 from perdure.core.snapshot import missing, spilled
 from perdure.core.states import TERMINAL
 from perdure.errors import StoreError, UsageError

@@ -16,12 +16,11 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     EndRun,
-    InterruptFilter,
     OpenWait,
-    RunFilter,
     SendMessage,
 )
 from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.requests import InterruptFilter, RunFilter
 from perdure.core.states import UNFINISHED
 from perdure.store.protocol import Store
 from perdure.testing.simulation.rules.look import Look, Write

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from perdure.core.changes import (
-    Answered,
-    Change,
-    CloseWait,
-    CommitOutcome,
-    EndRun,
-    NotAnswered,
-    OpenWait,
-    SendMessage,
-    StartRun,
-)
+from perdure.core.changes import Change, CloseWait, CommitOutcome, EndRun, OpenWait, SendMessage
 from perdure.core.records import Run, TakenOver
+from perdure.core.requests import Answered, NotAnswered, StartRun
 from perdure.testing.simulation.wire import Request
 
 

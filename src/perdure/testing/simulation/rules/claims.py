@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from perdure.core.changes import ClaimRequest
 from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Claimed, Kind, Run, RunState
+from perdure.core.requests import ClaimRequest
 from perdure.testing.simulation.rules.look import Write
 
 CLAIMABLE: Final = frozenset({RunState.QUEUED, RunState.WAITING})

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
-    Bounce,
     BuryMessage,
     Change,
     CloseWait,
@@ -24,6 +23,7 @@ from perdure.core.changes import (
     record_of,
 )
 from perdure.core.records import InterruptState, Run, RunState
+from perdure.core.requests import Bounce
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.bystanders import is_by_the_way
 from perdure.testing.simulation.rules.look import Log, Look, Write

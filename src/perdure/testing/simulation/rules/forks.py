@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.core.changes import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.core.records import Kind
+from perdure.core.requests import ForkRun, OtherAgent, Started, StartOutcome, ThreadHeld
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.look import Write
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from perdure.core import limits
-from perdure.core.changes import Bounce, BuryMessage, CloseWait, NewMessage, NotSent, SendMessage, SendOutcome, Sent
+from perdure.core.changes import BuryMessage, CloseWait, SendMessage
 from perdure.core.records import Message
+from perdure.core.requests import Bounce, NewMessage, NotSent, SendOutcome, Sent
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.look import Look, Write
 

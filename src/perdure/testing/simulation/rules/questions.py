@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from perdure.core.changes import Answered, AnswerOutcome, CloseWait, NewAnswer, NotAnswered
+from perdure.core.changes import CloseWait
 from perdure.core.records import Interrupt, InterruptState, RunState
+from perdure.core.requests import Answered, AnswerOutcome, NewAnswer, NotAnswered
 from perdure.testing.simulation.rules.look import Write, is_open
 from perdure.testing.simulation.rules.waits import openings
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from perdure.core.changes import (
+from perdure.core.records import IfBusy, Run, RunState, run_id
+from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
     Parent,
@@ -17,7 +18,6 @@ from perdure.core.changes import (
     StartRun,
     ThreadHeld,
 )
-from perdure.core.records import IfBusy, Run, RunState, run_id
 from perdure.core.states import UNFINISHED
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.bystanders import is_by_the_way
