@@ -99,7 +99,7 @@ PARKING = (
     Mutation(
         "A run is parked while a body runs",
         "was parked while",
-        together(replaced(SuperStep, "_at_rest", _parks_whatever_runs), replaced(Known, "unknown", lambda *args: None)),
+        together(replaced(SuperStep, "_at_rest", _parks_whatever_runs), replaced(Known, "keeps", lambda *args: None)),
     ),
     Mutation("A run that only waits is not parked", "is not parked", replaced(SuperStep, "_at_rest", _nothing)),
     Mutation(

@@ -26,6 +26,8 @@ RUNS: Final = 100_000
 RESUMED: Final = 1_000
 WAVE: Final = 2_000
 """Runs that are started together."""
+TIDY: Final = 8_000
+"""Runs after which the database is tidied; started in hours and not in a minute, it would be by itself."""
 WARM_UP: Final = 10_000
 """Parked runs after which the worker's memory is first read: by then it has all that it needs."""
 LOOK_S: Final = 0.01
@@ -69,7 +71,7 @@ class Bench:
 
         self.kinds = (sleeper, asker, reader, parent)
 
-    async def park(self, runs: int, worker: Worker) -> None:
+    async def park(self, runs: int, worker: Worker, ground: Ground) -> None:
         """Start so many (children counted), and wait until all of them are parked."""
         to_start = runs * len(self.kinds) // PERIOD
         while to_start > 0:
@@ -78,6 +80,8 @@ class Bench:
             self.started += len(wave)
             to_start -= len(wave)
             await self._all_parked(worker)
+            if self.started % TIDY == 0:
+                await ground.tidy()
 
     async def _all_parked(self, worker: Worker) -> None:
         while worker.running or await self.app.runs(state="queued", limit=1):  # noqa: ASYNC110 - nobody is told
@@ -105,9 +109,9 @@ async def waiting(ground: Ground, *, runs: int = RUNS, resumed: int = RESUMED) -
         empty = await ground.bytes()
         began = time.perf_counter()
         first = min(WARM_UP, runs // 2)
-        await bench.park(first, worker)
+        await bench.park(first, worker, ground)
         before = _memory_bytes()
-        await bench.park(runs - first, worker)
+        await bench.park(runs - first, worker, ground)
         took_s = time.perf_counter() - began
         grown = (_memory_bytes() - before) / (runs - first)
         each = (await ground.bytes() - empty) / runs

@@ -55,11 +55,7 @@ async def interrupt(
         if call.record is not None:
             return await call.at.replay(call.record, lambda recorded: decode_answer(schema, recorded))
         record = await _answer(call, asked, delay_us, _fallback(on_timeout, schema))
-        if record.failed:
-            raise call.raised(record)
-        answer = await call.at.load(record.payload)
-        call.at.check()
-        return decode_answer(schema, answer)
+        return await call.made(record, lambda recorded: decode_answer(schema, recorded))
     except TimedOut:
         if on_timeout != "cancel":
             raise

@@ -19,13 +19,13 @@ from perdure.core.failures import cancellation
 from perdure.core.records import Outcome, Run, RunState, WaitKind, run_id
 from perdure.core.requests import Parent, ParentGone, Started
 from perdure.core.states import TERMINAL
-from perdure.errors import PerdureError, RunCancelled, RunFailed, RunHeld, UnknownAgent
+from perdure.errors import PerdureError, RunCancelled, RunFailed, RunHeld, UnknownAgent, UsageError
 from perdure.runtime.frames import agent_frame
 from perdure.runtime.interruption import Cancelled
 from perdure.runtime.payloads import load_payload
-from perdure.runtime.recording import Call
+from perdure.runtime.recording import NOTHING, Call
 from perdure.runtime.service import outlast
-from perdure.runtime.starting import CHILD_KEY, start_request, started
+from perdure.runtime.starting import CHILD_KEY, checked_reason, start_request, started
 
 if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
@@ -56,12 +56,13 @@ class Child:
 
     async def cancel(self, reason: str = "its parent cancelled it") -> None:
         """Request its cancellation; await it to see what came of that."""
-        call = await Call.of("cancel", f"cancel:{self.agent}", (self.run_id, reason))
+        why = checked_reason(reason)
+        call = await Call.of("cancel", f"cancel:{self.agent}", (self.run_id, why))
         if call.record is None:
             at = call.at
             await at.flushed()
-            await outlast("cancel", lambda: at.host.store.cancel(self._id, reason, cancellation(reason)))
-            at.append(call.key, 0, 1, codec_for(type(None)).encode(None), failed=False, started_at=call.started_at)
+            await outlast("cancel", lambda: at.host.store.cancel(self._id, why, cancellation(why)))
+            at.submit(call.result(NOTHING))
 
     def __repr__(self) -> str:
         return f"<child {self.run_id} of agent {self.agent}>"
@@ -91,6 +92,11 @@ async def start(
         number, name = await at.replay(made.record, _PLACE.decode)
         return Child(number, name, found.name)
     claimed = at.claimed
+    if thread_id == claimed.thread_id:
+        raise UsageError(
+            f"run {run_id(claimed.run)} would start a child on its own thread {thread_id!r}, where that would wait "
+            "behind the run itself; give it another thread, or return Again(...)"
+        )
     await at.admit()
     await at.flushed()
     while True:
@@ -158,31 +164,28 @@ async def _ended(child: Child) -> Any:
                 at.check()
                 assert run is not None, f"{child.run_id} is waited for, and not there"
                 ended = await _record(waited, run, outcome)
-            record, payload = ended
-            at.submit(at.waiting.close(waited.key, record))
-        if record.failed:
-            raise waited.raised(record)
-        return decode(payload)
+            at.submit(at.waiting.close(waited.key, ended))
+        return await waited.made(ended, decode)
     except (RunFailed, RunCancelled, RunHeld) as error:
         error.ids.update(run_id=child.run_id, thread_id=child.thread_id)
         raise
 
 
-async def _record(waited: Call, run: Run, outcome: Outcome | None) -> tuple[AppendCheckpoint, bytes] | None:
-    """How a child ended, as its parent's record, and its result; None where it goes on."""
+async def _record(waited: Call, run: Run, outcome: Outcome | None) -> AppendCheckpoint | None:
+    """How a child ended, as its parent's record; None where it goes on."""
     name = f"child {run_id(run.id)} of agent {run.agent}"
     if run.state is RunState.HELD:
-        return waited.failed(RunHeld(f"{name} is held ({run.reason}): {run.detail}")), b""
+        return waited.failed(RunHeld(f"{name} is held ({run.reason}): {run.detail}"))
     if run.state not in TERMINAL or outcome is None:
         return None
     payload = await load_payload(waited.at.host.store, run.thread, outcome.payload)
     waited.at.check()
     match run.state:
         case RunState.COMPLETED:
-            return waited.result(payload), payload
+            return waited.result(payload)
         case RunState.CANCELLED:
             why = run.cancel or decode_error(payload).message
-            return waited.failed(RunCancelled(f"{name} was cancelled: {why}")), b""
+            return waited.failed(RunCancelled(f"{name} was cancelled: {why}"))
         case _:
             info = decode_error(payload)
-            return waited.failed(RunFailed(f"{name} failed: {info.type}: {info.message}")), b""
+            return waited.failed(RunFailed(f"{name} failed: {info.type}: {info.message}"))

@@ -65,7 +65,7 @@ class Execution:
         self.interruption: Interruption | None = None if claimed.cancel is None else Cancelled(claimed.cancel)
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
-        self._waited = False
+        self._waited = bool(claimed.waits)
         self._boundary: Batch[Change, CommitOutcome] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._filed: deque[asyncio.Future[CommitOutcome]] = deque()
@@ -154,6 +154,8 @@ class Execution:
         finally:
             self.current = None
             self._waited = step.waited
+            if isinstance(step.interruption, Cancelled) or self.interruption is None:
+                self.interruption = step.interruption
 
     def _begun(self, step: SuperStep) -> bool:
         """Whether code of this super-step may have run before: there may be something to clean up."""

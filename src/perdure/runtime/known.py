@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Final
@@ -30,6 +31,7 @@ _ON_A_STACK: Final = frozenset({"coroutine", "async_generator", "generator"})
 _COMPLETING: Final = "_AsCompletedIterator"
 _TIMER: Final = "TimerHandle"
 _LEADING: Final = _ON_A_STACK | {"method", "cell", _COMPLETING, _TIMER}
+_ON_THE_WAY: Final = frozenset({"cell", "function", "method"})
 _PLACES: Final = (asyncio.Lock, asyncio.Semaphore, asyncio.Event, asyncio.Condition, asyncio.Queue)
 
 
@@ -91,7 +93,7 @@ class Known:
         if id(place) not in self._local:
             tasks = [task for task in self._parts[0] if isinstance(task, asyncio.Task)]
             stacked = [each for task in tasks for each in self._stack(task)]
-            self._local[id(place)] = references == _count(place, stacked)
+            self._local[id(place)] = _is_owned(place, references, stacked)
         return self._local[id(place)]
 
     @property
@@ -181,22 +183,41 @@ def _place_of(future: asyncio.Future[Any], chain: list[Any]) -> Any:
     return None
 
 
-def _count(place: Any, stacked: list[Any]) -> int:
-    """How many references to this lead to it from these stacks."""
-    found = 0
-    left = stacked
-    seen: set[int] = set()
+def _is_owned(place: Any, references: int, stacked: list[Any]) -> bool:
+    """Whether all references to this lead to it from these stacks, and nobody else has a part of the way: a variable
+    that nested functions share, such a function, or a bound method may be in other hands as well."""
+    counts: Counter[int] = Counter()
+    nodes: dict[int, Any] = {}
+    left, seen = list(stacked), set()
     while left:
         each = left.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        for thing in gc.get_referents(each):
+        for thing in _parts(each):
             if thing is place:
-                found += 1
-            elif _leads_on(thing):
+                counts[id(place)] += 1
+            elif type(thing).__name__ in _ON_A_STACK:
                 left.append(thing)
-    return found
+            elif type(thing).__name__ in _ON_THE_WAY:
+                counts[id(thing)] += 1
+                nodes[id(thing)] = thing
+                left.append(thing)
+    if counts[id(place)] != references:
+        return False
+    shared = [node for node in nodes.values() if _references_to(node) - _OWN - 1 != counts[id(node)]]
+    return not any(_leads_to(node, place, set()) for node in shared)
+
+
+def _parts(thing: Any) -> Iterable[Any]:
+    """What it refers to; of a function, the variables that it shares."""
+    return (thing.__closure__ or ()) if type(thing).__name__ == "function" else gc.get_referents(thing)
+
+
+def _leads_to(thing: Any, place: Any, seen: set[int]) -> bool:
+    seen.add(id(thing))
+    parts = [each for each in _parts(thing) if id(each) not in seen]
+    return any(each is place or (type(each).__name__ in _ON_THE_WAY and _leads_to(each, place, seen)) for each in parts)
 
 
 def _references_to(thing: Any) -> int:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Interrupt, Outcome, Run
+from perdure.errors import StoreUnavailable
 from perdure.runtime.frames import outside
 from perdure.runtime.service import insist
 from perdure.store.protocol import Store
@@ -36,6 +37,16 @@ class SetRead(Generic[T]):
             with outside():  # the asker is an agent, and this is for all of them
                 self._task = asyncio.create_task(self._serve(), name=f"perdure-read-{self._name}")
         return await future
+
+    def close(self, error: Exception) -> None:
+        """End it: whoever still asks is answered with this error."""
+        if self._task is not None:
+            self._task.cancel()
+        for futures in self._asked.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        self._asked.clear()
 
     async def _serve(self) -> None:
         try:
@@ -83,3 +94,10 @@ class Reads:
         self.runs = SetRead("runs", runs)
         self.outcomes = SetRead("outcomes", outcomes)
         self.interrupts = SetRead("interrupts", interrupts)
+
+    def close(self) -> None:
+        """End all of them, with the worker's tenure."""
+        ended = StoreUnavailable("the worker has ended before this was read")
+        self.runs.close(ended)
+        self.outcomes.close(ended)
+        self.interrupts.close(ended)

@@ -7,7 +7,7 @@ replayed, and where there is none it acts, and files one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from perdure.core.digests import digest64
 from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.records import Checkpoint, run_id
 from perdure.core.requests import Bounce
+from perdure.core.snapshot import spilled
+from perdure.errors import NotSerializable
 from perdure.runtime.frames import agent_frame
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Call:
         self.record = record
         """What it did before; None if it is to act."""
         self._digest = digest
+        self._whole = b""
+        """The payload of its record, before that was spilled."""
         self.started_at = at.host.clock.wall_us()
 
     @classmethod
@@ -51,6 +55,9 @@ class Call:
         if record is None:
             with call.waiting():  # it may have waited before, in another worker's hands
                 await at.fresh()
+                if at.host.committer.is_full:
+                    await at.host.committer.room()
+                    at.check()
         return call
 
     def result(self, payload: bytes) -> AppendCheckpoint:
@@ -63,7 +70,18 @@ class Call:
 
     def raised(self, record: AppendCheckpoint) -> Exception:
         """A recorded failure as its replay will raise it."""
-        return failure(record.payload, run=record.run, key=record.key, attempts=1)
+        return failure(self._whole, run=record.run, key=record.key, attempts=1)
+
+    async def made(self, record: AppendCheckpoint, decode: Callable[[bytes], Any]) -> Any:
+        """What this call's record says, as its replay will: the value, or the failure, raised."""
+        if record.failed:
+            raise self.raised(record)
+        whole = self._whole if spilled(self._whole) is None else await self.at.load(self._whole)
+        self.at.check()
+        try:
+            return decode(whole)
+        except NotSerializable as error:
+            self.at.hold_unreadable(self.key, error)
 
     async def done(self, change: Change) -> Bounce | None:
         """Wait until this is on disk; why it was not written, where that depends on others."""
@@ -84,4 +102,5 @@ class Call:
         return f"{self.key!r} of run {run_id(self.at.claimed.run)}"
 
     def _file(self, payload: bytes, *, failed: bool) -> AppendCheckpoint:
+        self._whole = payload
         return self.at.record(self.key, self._digest, 1, payload, failed=failed, started_at=self.started_at)

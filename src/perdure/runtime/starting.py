@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from perdure.core.digests import canonical, digest
 from perdure.core.durations import Duration, seconds
+from perdure.core.errors import printable
 from perdure.core.failures import cancellation
 from perdure.core.limits import ID_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
 from perdure.core.records import IfBusy, interrupt_id, run_id
@@ -34,6 +35,9 @@ from perdure.runtime.settings import check_name
 
 if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
+
+REASON_CHARS_MAX: Final = 1_000
+"""Of why a run is cancelled."""
 
 CHILD_KEY: Final = "\x01"
 """How the keys begin by which an agent's own starts are known again: nobody else's do."""
@@ -136,6 +140,13 @@ def _start_key(text: object, parent: Parent | None) -> str:
             f"a start key must not begin with {CHILD_KEY!r}, as {key!r} does: such keys are an agent's own"
         )
     return key
+
+
+def checked_reason(reason: object) -> str:
+    """Why a run is cancelled, in a few words."""
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError(f"reason is {reason!r}; say in a few words why the run is cancelled, or leave it out")
+    return printable(reason, REASON_CHARS_MAX)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:

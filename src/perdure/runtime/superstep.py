@@ -19,7 +19,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
 from perdure.core.digests import digest64
@@ -306,6 +306,11 @@ class SuperStep:
         await asyncio.shield(batch.done)
         self.check()
 
+    def hold_unreadable(self, key: str, error: Exception) -> NoReturn:
+        """Hold the run: what is on record does not load as what the code declares."""
+        self.close(Held(HeldReason.SCHEMA, f"the record of step {key!r} does not load: {error}"))
+        raise self._unwind() from error
+
     async def load(self, payload: bytes) -> bytes:
         """What a record of this run says, also where it lies in a blob."""
         with self.rest.nobody_looking():
@@ -352,8 +357,7 @@ class SuperStep:
             if not record.failed:
                 return decode(payload)
         except (NotSerializable, StoreError) as error:
-            self.close(Held(HeldReason.SCHEMA, f"the record of step {record.key!r} does not load: {error}"))
-            raise self._unwind() from error
+            self.hold_unreadable(record.key, error)
         raise failure(payload, run=self.claimed.run, key=record.key, attempts=record.attempt)
 
     def _durables(self) -> list[Durable]:

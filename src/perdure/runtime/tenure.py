@@ -185,18 +185,21 @@ class Tenure:
     def launch(self, claimed: Claimed) -> None:
         """Execute a claimed run."""
         execution = Execution(self, claimed, self.agents[claimed.agent])
+        before = self._tasks.get(claimed.run)  # an earlier claim whose code is still unwinding: one after the other
         self.executions[claimed.run] = execution
         self._empty.clear()
         if claimed.strikes >= SUSPECT_STRIKES:
             self.suspects.add(claimed.run)
         if self.lost.is_set():
             execution.close(Lost("the lease was lost while it was claimed"))
-        self._tasks[claimed.run] = asyncio.create_task(self._execute(execution), name=f"run r{claimed.run}")
+        self._tasks[claimed.run] = asyncio.create_task(self._execute(execution, before), name=f"run r{claimed.run}")
 
-    async def _execute(self, execution: Execution) -> None:
+    async def _execute(self, execution: Execution, before: asyncio.Task[None] | None) -> None:
         run = execution.claimed.run
         ending: Ending | None = None
         try:
+            if before is not None:
+                await asyncio.wait([before])
             ending = await execution.run()
         except Exception as error:
             if not self.lost.is_set():
@@ -291,6 +294,7 @@ class Tenure:
 
     async def _end(self) -> None:
         self.deadlines.sweep()
+        self.reads.close()
         for task in self._services:
             task.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)

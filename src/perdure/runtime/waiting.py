@@ -24,7 +24,8 @@ from perdure.core.changes import (
     OpenWait,
     ParkRun,
 )
-from perdure.core.records import Blob, Wait, WaitKind
+from perdure.core.endings import Held
+from perdure.core.records import Blob, HeldReason, Wait, WaitKind
 from perdure.errors import Unwind
 from perdure.runtime.group import Batch
 from perdure.runtime.interruption import Cancelled
@@ -95,19 +96,31 @@ class Waiting:
         at.check()
         found = self._open(key, kind, delay_us, due_at, target, labels, interrupt, blobs)
         if found is not None:
-            return found
+            return self._same(found, kind, target)
         pending = self.pending[key]
         pending.future = Durable()
         at.rest.look_soon()
         at.host.waker.look_at(pending.due_s)
         try:
-            wait: Wait = await pending.future
-            return wait
+            return self._same(await pending.future, kind, target)
         except asyncio.CancelledError:
             self.withdraw(key)
             raise
         finally:
             self.pending.pop(key, None)
+
+    def _same(self, wait: Wait, kind: WaitKind, target: int | None) -> Wait:
+        """The wait, if it is for what the code waits for now. A replay that comes to it with something else has
+        diverged, as one that comes to a step with other arguments has."""
+        if wait.kind is kind and target in (None, wait.target):
+            return wait
+        detail = (
+            f"under {wait.key!r} the run waited for {wait.kind.name} {wait.target or ''}, and its code now waits there "
+            f"for {kind.name} {target or ''}: it does not do the same each time it is replayed"
+        )
+        self._at.close(Held(HeldReason.DIVERGED, detail))
+        self._at.check()
+        raise AssertionError("that refuses")
 
     def watch(
         self, key: str, on_ready: Callable[[Wait], None], *, delay_us: int | None = None, due_at: int | None = None
@@ -184,10 +197,19 @@ class Waiting:
         """Whether the store has let go of it; False where something has come."""
         try:
             outcome = await asyncio.shield(asked.done)
+            run = self._at.claimed.run
+            if run in outcome.awake:
+                return False
+            return self._knows or run not in outcome.cancelled or not await self._is_here()
         finally:
             self.parking = False
-        run = self._at.claimed.run
-        return run not in outcome.awake and (self._knows or run not in outcome.cancelled)
+
+    async def _is_here(self) -> bool:
+        """Whether the run is still in this worker's hands. A parking that had been written, and was sent again since
+        its answer was lost, is answered as one that was not where the run's cancellation was requested meanwhile."""
+        claimed, host = self._at.claimed, self._at.host
+        row = await host.reads.runs.one(claimed.run)
+        return row is not None and (row.worker, row.fence) == (host.worker, claimed.fence)
 
     def _open(
         self, key: str, kind: WaitKind, delay_us: int | None, due_at: int | None, target: int | None,

@@ -84,7 +84,7 @@ class Waker:
         return REST_S
 
     async def _look(self) -> None:
-        executions = self._tenure.executions
+        executions = dict(self._tenure.executions)  # those of now: an answer is not for one that begins meanwhile
         if not executions or self._tenure.lost.is_set():
             return
         cancelled = await self._tenure.store.cancellations(self._tenure.worker)

@@ -245,7 +245,7 @@ def _begin_super_step(tables: Tables, worker: int, change: BeginSuperStep) -> No
     tables.move(change.run, super_step=change.super_step)
     thread = tables.threads[change.thread]
     if thread.snapshot_run != change.run:
-        tables.bases.setdefault(change.run, (thread.snapshot_run, thread.snapshot_step))
+        tables.bases[change.run] = thread.snapshot_run, thread.snapshot_step
     tables.point(change.thread, change.run, change.super_step)
 
 

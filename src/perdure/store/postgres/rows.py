@@ -91,14 +91,15 @@ def to_message(row: Row) -> Message:
 
 
 def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row]) -> Claimed:
-    values = dict(row)
-    del values["begun"]
+    (
+        run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
+        now, tenant, priority, deadline_at, cancel, _,
+    ) = row  # fmt: skip
     return Claimed(
-        **values,
-        records=tuple(map(to_checkpoint, records)),
-        attempts=tuple(map(to_attempt, attempts)),
-        waits=tuple(map(to_wait, waits)),
-    )
+        run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
+        tuple(map(to_checkpoint, records)), tuple(map(to_attempt, attempts)), now, tuple(map(to_wait, waits)),
+        tenant, priority, deadline_at, cancel,
+    )  # fmt: skip
 
 
 def to_answer_outcome(row: Row, answer: bytes) -> AnswerOutcome:

@@ -56,7 +56,7 @@ def parts(changes: Sequence[Change]) -> list[list[Change]]:
     """The batch in parts that can each be taken as a set; nearly always one."""
     found: list[list[Change]] = [[]]
     over: set[Use] = set()
-    for change in changes:
+    for change in sorted(changes, key=lambda change: isinstance(change, ParkRun)):  # a parking comes last
         if not over.isdisjoint(_needs(change)):
             found.append([])
             over = set()

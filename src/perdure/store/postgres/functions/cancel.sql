@@ -26,29 +26,31 @@ begin
 end
 $$;
 
--- Lock these runs, what is below them and whoever waits for one that will end at once; those whose cancellation can be
--- requested. What was started in the meantime is looked for again, until there is nothing new.
+-- Lock these runs, what is below them and whoever waits for one that will end at once (and the threads of those); those
+-- whose cancellation can be requested. What was started in the meantime is looked for again, until there is nothing
+-- new.
 create or replace function perdure.lock_tree(p_runs bigint[]) returns bigint[]
 language plpgsql volatile
 as $$
 declare
   v_tree bigint[] := perdure.may_be_cancelled(p_runs);
   v_locked bigint[] := '{}';
+  v_over bigint[];
+  v_threads bigint[];
 begin
   while not v_tree <@ v_locked loop
+    select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.thread), '{}')
+    into v_over, v_threads
+    from perdure.runs r
+    where r.id = any (v_tree)
+      and (r.attempt = 0 or r.state = 'held');
+    perform from perdure.threads t where t.id = any (v_threads) order by t.id for no key update;
     perform from perdure.runs r
     where r.id = any (
-      v_tree || array(
-        select w.run
-        from perdure.waits w
-        where w.kind = 3
-          and w.target = any (
-            array(select o.id from perdure.runs o where o.id = any (v_tree) and (o.attempt = 0 or o.state = 'held'))
-          )
-      )
+      v_tree || array(select w.run from perdure.waits w where w.target = any (v_over) and w.kind = 3)
     )
     order by r.id
-    for no key update;
+    for update; -- excludes the start of a child, which holds its parent `for key share`
     v_locked := v_locked || v_tree;
     v_tree := perdure.may_be_cancelled(p_runs);
   end loop;
@@ -206,8 +208,7 @@ begin
 end
 $$;
 
--- Request the cancellation of a thread's unfinished runs, for one that is started in their place. The thread is locked;
--- so are its runs, but for those that were started between the two.
+-- Request the cancellation of a thread's unfinished runs, for one that is started in their place. The thread is locked.
 create or replace function perdure.displace(p_thread bigint, p_rollback boolean, p_reason text, p_payload bytea)
 returns void
 language plpgsql volatile

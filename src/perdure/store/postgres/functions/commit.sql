@@ -12,15 +12,16 @@
 -- Write log rows and blobs for a worker: all of them, or none where a run of the batch is no longer this worker's
 -- (`lost`), or its slice has ended (`done`), or it is among those that may not go on as they would (`p_ending`) once
 -- their cancellation was requested (`cancelled`, which is said of the others too). A row that exists is a unique
--- violation; the caller sifts. Before it looks, it locks the runs that the caller is going to change, and whoever waits
--- for the end of those that are over.
+-- violation; the caller sifts. Before it looks, it locks the threads and runs that the caller is going to change, and
+-- whoever waits for the end of those that are over.
 create or replace function perdure.append(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
   c_attempt integer[], c_digest bigint[], c_failed boolean[], c_payload bytea[], c_state bytea[],
   c_started_at bigint[], c_ended_at bigint[],
   b_thread bigint[], b_digest bytea[], b_data bytea[],
-  p_changing bigint[] default '{}', p_over bigint[] default '{}', p_ending bigint[] default '{}',
+  p_threads bigint[] default '{}', p_changing bigint[] default '{}', p_over bigint[] default '{}',
+  p_ending bigint[] default '{}',
   out alive boolean, out lost bigint[], out done bigint[], out cancelled bigint[]
 )
 language plpgsql volatile
@@ -30,6 +31,9 @@ begin
   alive := found;
   if not alive then
     return;
+  end if;
+  if cardinality(p_threads) > 0 then
+    perform from perdure.threads t where t.id = any (p_threads) order by t.id for no key update;
   end if;
   if cardinality(p_changing) > 0 then
     perform from perdure.runs r
@@ -120,8 +124,7 @@ begin
 end
 $$;
 
--- Write a batch of any kinds of changes but those that have to do with waiting (`waits.sql` has these). Locks are taken
--- in one order everywhere: the worker, runs by id, threads by id, and last the runs whose turn it becomes.
+-- Write a batch of any kinds of changes but those that have to do with waiting (`waits.sql` has these).
 create or replace function perdure.commit(
   p_worker bigint, p_runs bigint[], p_fences bigint[],
   c_run bigint[], c_fence bigint[], c_super_step integer[], c_key text[], c_kind smallint[], c_seq integer[],
@@ -160,7 +163,7 @@ begin
     p_worker, p_runs, p_fences,
     c_run, c_fence, c_super_step, c_key, c_kind, c_seq, c_attempt, c_digest, c_failed, c_payload, c_state,
     c_started_at, c_ended_at, b_thread, b_digest, b_data,
-    n_run || e_run || q_run || h_run, e_run || h_run, v_ending
+    t_thread, n_run || e_run || q_run || h_run, e_run || h_run, v_ending
   ) as w;
   if not alive or lost is not null or done is not null or cancelled && v_ending then
     return;
@@ -185,16 +188,16 @@ begin
   end if;
   v_now := perdure.now_us();
 
-  -- BeginSuperStep. The first one of a run notes where the thread's newest state was before it.
+  -- BeginSuperStep. A run whose thread's newest state is not its own notes where that is.
   if cardinality(n_run) > 0 then
     update perdure.runs r
     set super_step = n.super_step,
         base_run = case
-          when r.base_step is null and t.snapshot_run is distinct from r.id then t.snapshot_run
+          when t.snapshot_run is distinct from r.id then t.snapshot_run
           else r.base_run
         end,
         base_step = case
-          when r.base_step is null and t.snapshot_run is distinct from r.id then coalesce(t.snapshot_step, 0)
+          when t.snapshot_run is distinct from r.id then coalesce(t.snapshot_step, 0)
           else r.base_step
         end
     from unnest(n_run, n_super_step) as n (run, super_step), perdure.threads t
@@ -260,10 +263,6 @@ begin
   -- Threads: the newest snapshot, and whose turn it is. The next head is looked for under the thread's lock, in a later
   -- snapshot, so it cannot be missed while it is being queued.
   if cardinality(t_thread) > 0 then
-    perform from perdure.threads t
-    where t.id = any (t_thread)
-    order by t.id
-    for no key update;
     with moved as (
       update perdure.threads t
       set depth = t.depth - x.ended,

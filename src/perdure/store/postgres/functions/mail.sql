@@ -143,13 +143,9 @@ language plpgsql volatile
 as $$
 declare
   v_thread bigint[] := perdure.threads_named(m_thread_id);
-  v_parked bigint[] := perdure.parked_receivers(v_thread);
   v_move integer[];
   v_refused boolean[];
 begin
-  if v_parked <> '{}' then
-    perform from perdure.runs r where r.id = any (v_parked) order by r.id for no key update;
-  end if;
   perform from perdure.threads t where t.id = any (v_thread) order by t.id for no key update;
   perform perdure.forget_mail(v_thread, p_memory_us);
   v_move := array(
@@ -186,14 +182,11 @@ declare
   v_thread bigint;
   v_label text;
   v_seq bigint;
-  v_parked bigint[];
 begin
   select m.thread, m.label into v_thread, v_label from perdure.messages m where m.id = p_message and m.dead is not null;
   if not found then
     return false;
   end if;
-  v_parked := perdure.parked_receivers(array[v_thread]);
-  perform from perdure.runs r where r.id = any (v_parked) order by r.id for no key update;
   select t.last_message + 1 into v_seq from perdure.threads t where t.id = v_thread for no key update;
   update perdure.messages m set dead = null, seq = v_seq where m.id = p_message and m.dead is not null;
   if not found then

@@ -1,6 +1,7 @@
 -- Put runs on disk. No key and no run comes twice in one call, and a start that displaces others comes alone. Locks are
--- taken in one order everywhere: the parents' workers, runs by id (parents, and what is displaced), keys in order, new
--- threads by name, known threads by id; so groups that overlap wait for each other and never in a circle.
+-- taken in one order everywhere: the parents' workers, keys in order, new threads by name, known threads by id, runs;
+-- so groups that overlap wait for each other and never in a circle. (Parents come first, in a mode that only their
+-- cancellation minds.)
 --
 -- Answers, in order: 0 the run is new; 1 it was there, or was joined; 2 the key has another digest; 3 the thread is
 -- busy, or, where only a new one would do (`p_new_thread`), known; 4 the thread belongs to another agent; 5 the run was
@@ -22,7 +23,6 @@ declare
   v_now bigint;
   v_keyed boolean := num_nonnulls(variadic s_key) > 0;
   v_parented boolean := num_nonnulls(variadic s_parent) > 0;
-  v_displacing boolean := s_if_busy && array['interrupt', 'rollback'];
   v_made bigint[];
   v_threads bigint[];
   v_known bigint[];
@@ -45,14 +45,8 @@ declare
 begin
   if v_parented then
     perform from perdure.workers w where w.id = any (s_parent_worker) order by w.id for key share;
-    perform from perdure.runs r where r.id = any (s_parent) order by r.id for no key update;
+    perform from perdure.runs r where r.id = any (s_parent) order by r.id for key share;
     v_answer := perdure.check_parents(s_parent, s_parent_fence, s_parent_worker, s_parent_cancelled);
-    if 6 = any (v_answer) then
-      perform perdure.hint_passed_over(s_parent);
-    end if;
-  end if;
-  if v_displacing then
-    perform perdure.lock_tree(perdure.unfinished(perdure.threads_named(s_thread_id)));
   end if;
   v_now := perdure.now_us();
 

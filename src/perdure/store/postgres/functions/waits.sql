@@ -1,5 +1,5 @@
 -- Waits, and the batches that have to do with them. Such a batch takes all its locks first, in the order that `commit`
--- keeps too (the worker, runs by id, threads by id), then sees whether anything of it is refused, and only then writes:
+-- keeps too (`wake.sql` has it), then sees whether anything of it is refused, and only then writes:
 -- what `commit` writes, the openings, the closings, the mail, what ends with a super-step, and last the parkings, which
 -- look at all that.
 --
@@ -90,8 +90,6 @@ language plpgsql volatile
 as $$
 declare
   m_thread bigint[] := '{}';
-  v_left bigint[];
-  v_parked bigint[] := '{}';
   v_fresh boolean[];
   v_own bigint[];
 begin
@@ -101,28 +99,15 @@ begin
     return;
   end if;
 
-  -- A run that is waited for is locked by whoever begins to wait, whoever waits by what it waits for.
+  -- The mailboxes: those that are written, and those that somebody begins or goes on to wait for. (What a running run
+  -- waits for, only its worker changes.)
   if cardinality(m_run) > 0 then
     m_thread := perdure.threads_named(m_thread_id);
-    v_parked := perdure.parked_receivers(m_thread);
   end if;
-  v_left := y_thread || array(
-    select x.thread from unnest(x_thread, x_take) as x (thread, take) where x.take is not null
-  );
-  if v_left <> '{}' then
-    v_parked := v_parked || perdure.parked_senders(v_left);
-  end if;
-  perform from perdure.runs r
-  where r.id = any (
-    v_parked || n_run || e_run || q_run || h_run || o_run || x_run || m_run || y_run || w_run || p_parked
-    || array(select o.target from unnest(o_target, o_kind) as o (target, kind) where o.kind = 3)
-    || array(select w.run from perdure.waits w where w.target = any (e_run || h_run) and w.kind = 3)
-  )
-  order by r.id
-  for no key update;
   perform from perdure.threads t
   where t.id = any (
-    t_thread || m_thread || v_left
+    t_thread || m_thread || y_thread
+    || array(select x.thread from unnest(x_thread, x_take) as x (thread, take) where x.take is not null)
     || array(
       select case o.kind when 2 then o.thread else o.target end
       from unnest(o_kind, o_thread, o_target) as o (kind, thread, target)
@@ -136,6 +121,16 @@ begin
     )
   )
   order by t.id
+  for no key update;
+
+  -- A run that is waited for is locked by whoever begins to wait, whoever waits by what it waits for.
+  perform from perdure.runs r
+  where r.id = any (
+    n_run || e_run || q_run || h_run || o_run || x_run || m_run || y_run || w_run || p_parked
+    || array(select o.target from unnest(o_target, o_kind) as o (target, kind) where o.kind = 3)
+    || array(select w.run from perdure.waits w where w.target = any (e_run || h_run) and w.kind = 3)
+  )
+  order by r.id
   for no key update;
 
   select

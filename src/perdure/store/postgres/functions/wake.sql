@@ -1,6 +1,11 @@
 -- Whoever brings about what a run may wait for wakes the run in the same transaction. A parked one is queued; a running
 -- one is told to look (it may not have parked yet, or other branches of it go on).
 --
+-- Locks are taken in one order everywhere, so that transactions wait for each other and never in a circle: the worker's
+-- row, start keys, threads by id, runs by id, and last the runs that are woken or become heads. Threads come before
+-- runs, since whoever has brought a message, and holds the mailbox's thread, looks for a run to be woken. (A circle
+-- that is left is met by repeating: `failures.REPEATABLE`.)
+--
 -- No wake-up is lost, since a parking and what ends the wait exclude each other: by the run's row (an answer, a
 -- cancellation, another run's end), or by the row of the thread whose mailbox it is (a message, room). The one that
 -- comes second looks in a snapshot that begins after it has the lock, and sees the first. The opening of a wait takes
@@ -68,42 +73,6 @@ begin
     perform from perdure.runs r where r.id = any (v_runs) order by r.id for no key update;
     perform perdure.wake(v_runs);
   end if;
-end
-$$;
-
--- The parked runs that a message in these mailboxes may wake. Whoever is going to lock the threads locks them first: runs
--- come before threads, or a run that is claimed and parked again in between would close a circle.
-create or replace function perdure.parked_receivers(p_threads bigint[]) returns bigint[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select w.run
-    from unnest(p_threads) as m (thread)
-    cross join lateral (
-      select o.run
-      from perdure.waits o
-      where o.run = (select t.head from perdure.threads t where t.id = m.thread)
-        and o.kind = 2
-      limit 1
-    ) as w
-    where (select r.state from perdure.runs r where r.id = w.run) = 'waiting'
-  );
-end
-$$;
-
--- The parked runs that room in these mailboxes may wake: the same.
-create or replace function perdure.parked_senders(p_threads bigint[]) returns bigint[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select w.run
-    from perdure.waits w
-    where w.target = any (p_threads)
-      and w.kind = 4
-      and (select r.state from perdure.runs r where r.id = w.run) = 'waiting'
-  );
 end
 $$;
 

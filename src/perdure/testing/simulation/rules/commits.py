@@ -178,14 +178,14 @@ def _is_there(change: Change, write: Write) -> bool:
         case BuryMessage():
             return change.seq not in now.mail.get(change.thread, {})
         case ParkRun():
-            return run.state is RunState.WAITING
+            return run.state is RunState.WAITING or _ends_beside(change, write)
         case BeginSuperStep():
             row = log.get((change.super_step, ""))
             return row is not None and row.fence == change.fence and row.state == change.state
         case EndRun():
             return run.state is change.outcome and run.ended_at is not None
         case RequeueRun():
-            return run.state is RunState.QUEUED or _parks_before(change, write)
+            return run.state is RunState.QUEUED
         case HoldRun():
             return run.state is RunState.HELD and run.reason == change.reason
         case RecordAttempt():
@@ -197,9 +197,10 @@ def _is_there(change: Change, write: Write) -> bool:
             return forgotten or (tried is not None and (change.error is None or tried.error is not None))
 
 
-def _parks_before(change: RequeueRun, write: Write) -> bool:
-    """Whether the same commit parks the run, or tries to."""
-    return any(isinstance(each, ParkRun) and each.run == change.run for each in write.changes)
+def _ends_beside(change: ParkRun, write: Write) -> bool:
+    """Whether the same commit ends the run's slice otherwise, which counts."""
+    ends = EndRun | RequeueRun | HoldRun
+    return any(isinstance(each, ends) and each.run == change.run for each in write.changes)
 
 
 def _is_over(change: OpenWait | CloseWait, run: Run, log: Log) -> bool:
