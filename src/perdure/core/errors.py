@@ -15,6 +15,10 @@ import msgspec
 from perdure.core.limits import ERROR_CHARS_MAX
 from perdure.core.paths import type_name
 from perdure.core.records import ErrorInfo
+from perdure.errors import PerdureError
+
+ID_CHARS: Final = 2_048
+"""Of a text among an error's attributes."""
 
 _OWN_FRAMES: Final = __file__.rpartition("core")[0]
 """Frames of this package say nothing about the user's failure."""
@@ -31,7 +35,17 @@ def error_info(error: BaseException, *, failed_keys: tuple[str, ...] = (), retry
         traceback=printable(_safely(_traceback, error)),
         failed_keys=failed_keys,
         retry_in_s=retry_in_s,
+        ids=_ids(error) if isinstance(error, PerdureError) else {},
     )
+
+
+def _ids(error: PerdureError) -> dict[str, str | int]:
+    """The attributes of an error of our own that are text or numbers."""
+    return {
+        name: printable(value, ID_CHARS) if isinstance(value, str) else value
+        for name, value in error.ids.items()
+        if isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)
+    }
 
 
 def encode_error(info: ErrorInfo) -> bytes:

@@ -51,7 +51,7 @@ def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureErro
     if info.retry_in_s > 0:
         ids["retry_after"] = info.retry_in_s  # where a Retry-After is looked for, also if the agent is tried again
     if info.type in OURS:
-        return OURS[info.type](f"step {key!r} of run {run_id(run)}: {info.message}", **ids)
+        return OURS[info.type](f"step {key!r} of run {run_id(run)}: {info.message}", **(ids | info.ids))
     times = "once" if attempts == 1 else f"{attempts} times"
     return StepFailed(
         f"{info.type}: {info.message} (step {key!r} of run {run_id(run)}, tried {times})",

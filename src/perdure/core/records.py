@@ -132,6 +132,8 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     retry_in_s: float = 0.0
     """How long to wait from then on before another try: what the policy said, or, where it allowed no further one, what
     the server had asked for."""
+    ids: dict[str, str | int] = {}
+    """What an error of perdure's own names, by attribute: a thread, a run, a limit."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from perdure.core.codec import codec_for
 from perdure.core.endings import Lost
 from perdure.core.errors import decode_error
 from perdure.core.failures import cancellation
-from perdure.core.records import Outcome, Run, RunState, WaitKind, run_id
+from perdure.core.records import ErrorInfo, Outcome, Run, RunState, WaitKind, run_id
 from perdure.core.requests import Parent, ParentGone, Started
 from perdure.core.states import TERMINAL
 from perdure.errors import PerdureError, RunCancelled, RunFailed, RunHeld, UnknownAgent, UsageError
@@ -168,6 +168,9 @@ async def _ended(child: Child) -> Any:
         return await waited.made(ended, decode)
     except (RunFailed, RunCancelled, RunHeld) as error:
         error.ids.update(run_id=child.run_id, thread_id=child.thread_id)
+        if isinstance(error, RunFailed):
+            told = error.ids
+            error.ids["error"] = ErrorInfo(told.get("type", ""), told.get("message", ""), told.get("traceback", ""))
         raise
 
 
@@ -175,7 +178,8 @@ async def _record(waited: Call, run: Run, outcome: Outcome | None) -> AppendChec
     """How a child ended, as its parent's record; None where it goes on."""
     name = f"child {run_id(run.id)} of agent {run.agent}"
     if run.state is RunState.HELD:
-        return waited.failed(RunHeld(f"{name} is held ({run.reason}): {run.detail}"))
+        held = RunHeld(f"{name} is held ({run.reason}): {run.detail}", reason=run.reason, detail=run.detail)
+        return waited.failed(held)
     if run.state not in TERMINAL or outcome is None:
         return None
     payload = await load_payload(waited.at.host.store, run.thread, outcome.payload)
@@ -185,7 +189,11 @@ async def _record(waited: Call, run: Run, outcome: Outcome | None) -> AppendChec
             return waited.result(payload)
         case RunState.CANCELLED:
             why = run.cancel or decode_error(payload).message
-            return waited.failed(RunCancelled(f"{name} was cancelled: {why}"))
+            return waited.failed(RunCancelled(f"{name} was cancelled: {why}", reason=why))
         case _:
             info = decode_error(payload)
-            return waited.failed(RunFailed(f"{name} failed: {info.type}: {info.message}"))
+            error = RunFailed(
+                f"{name} failed: {info.type}: {info.message}",
+                type=info.type, message=info.message, traceback=info.traceback,
+            )  # fmt: skip
+            return waited.failed(error)

@@ -123,6 +123,8 @@ async def receive(type: Any = None, *, timeout: float | str | timedelta | None =
                 if taken is not None:
                     return taken[0]
                 continue
+            if not await at.mail.quiet():
+                continue
             wait = await at.waiting.until(call.key, WaitKind.MESSAGE, delay_us=delay_us, labels=labels)
             if wait.due and not await _anything(call, labels):
                 raise _failed(call, TimedOut("no message came in time"))
@@ -144,14 +146,15 @@ async def _take(call: Call, found: Message, type: Any) -> tuple[Any] | None:
         at.mail.put_back(found)
         raise
     batch = at.submit(at.waiting.close(call.key, call.result(record), take=found.seq))
-    batch.done.add_done_callback(functools.partial(_taken, call))
+    batch.done.add_done_callback(functools.partial(_taken, call, found))
     return (value,)
 
 
-def _taken(call: Call, done: asyncio.Future[CommitOutcome]) -> None:
+def _taken(call: Call, message: Message, done: asyncio.Future[CommitOutcome]) -> None:
     """A message that was not there to be taken (an operator has removed it, say) was not received: begin again from
     what is on record."""
     at = call.at
+    at.mail.gone(message)
     if done.cancelled() or done.exception() is not None:
         return
     if (at.claimed.run, at.number, call.key) in done.result().bounced:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from perdure.core.changes import BuryMessage
@@ -21,6 +22,9 @@ class Mailbox:
         self._at = at
         self._unread: dict[int, Message] = {}
         self._read = 0
+        self._in_hand: set[int] = set()
+        """Taken, and not out of the mailbox yet: for the store they are still there."""
+        self._moved: list[asyncio.Future[None]] = []
         self._begun = at.number == at.claimed.super_step
 
     async def next(self, labels: tuple[str, ...]) -> Message | None:
@@ -28,6 +32,7 @@ class Mailbox:
         while True:
             for message in self._unread.values():
                 if not labels or message.label in labels:
+                    self._in_hand.add(message.seq)
                     return self._unread.pop(message.seq)
             if not await self._more():
                 return None
@@ -35,12 +40,32 @@ class Mailbox:
     def put_back(self, message: Message) -> None:
         """Nobody received it after all."""
         self._unread = dict(sorted({**self._unread, message.seq: message}.items()))
+        self.gone(message)
+
+    def gone(self, message: Message) -> None:
+        """It is in nobody's hands any more."""
+        self._in_hand.discard(message.seq)
+        moved, self._moved = self._moved, []
+        for future in moved:
+            if not future.done():
+                future.set_result(None)
+
+    async def quiet(self) -> bool:
+        """Wait until one that is in a hand has moved; True at once where none is. To wait in the store for what is in
+        another branch's hand would be over at once: there it still is."""
+        if not self._in_hand:
+            return True
+        here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._moved.append(here)
+        await here
+        return False
 
     def bury(self, message: Message, why: str) -> None:
         """Put a message that nobody can receive as it is among the dead letters."""
         claimed = self._at.claimed
         emit("message.dead", run=run_id(claimed.run), message=message_id(message.id), why=why)
-        self._at.submit(BuryMessage(claimed.run, claimed.fence, claimed.thread, message.seq, why))
+        batch = self._at.submit(BuryMessage(claimed.run, claimed.fence, claimed.thread, message.seq, why))
+        batch.done.add_done_callback(lambda _: self.gone(message))
 
     async def _more(self) -> bool:
         """Read on; whether there was something."""
