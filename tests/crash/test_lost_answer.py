@@ -24,8 +24,12 @@ RUNS = 20
     [
         ("commits", r"\.(append|commit)\(", 3),
         ("claims", r"\.claim\(", 2),
-        ("starts", r"\.start\(", 2),
-        ("any write", r"\.(append|commit|claim|start|reserve_ids|retire|give_back|take_over)\(|insert|update", 4),
+        ("starts", r"\.start(_runs)?\(", 2),
+        (
+            "any write",
+            r"\.(append|commit|commit_waits|claim|start_runs|reserve_ids|retire|give_back|take_over)\(|insert|update",
+            4,
+        ),
     ],
 )
 def test_c12_a_connection_lost_after_the_commit_repeats_nothing(

@@ -13,10 +13,10 @@ import re
 import sys
 import textwrap
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perdure.testing.simulation import simulate
-from perdure.testing.simulation.world import Stuck
 from tests.simulation.breaking import Mutation
 from tests.simulation.claim_mutations import CLAIMS
 from tests.simulation.ownership_mutations import OWNERSHIP
@@ -40,22 +40,15 @@ class Caught:
     """The first that is of the expected kind."""
 
 
-def caught(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> Caught | None:
+def caught(mutation: Mutation, seeds: Iterable[int] = range(SEEDS_MAX)) -> Caught | None:
     """The first seed that shows the mutation by the kind of violation that is expected of it; None if none does."""
-    for seed in range(seeds_max):
+    for seed in seeds:
         with mutation.breaking():
-            violations = _violations(mutation, seed)
+            violations = simulate(seed, store=mutation.store).violations
         for violation in violations:
             if re.search(mutation.expected, violation):
                 return Caught(seed, violation)
     return None
-
-
-def _violations(mutation: Mutation, seed: int) -> tuple[str, ...]:
-    try:
-        return simulate(seed, store=mutation.store).violations
-    except Stuck as stuck:
-        return (f"stuck: {stuck}",)
 
 
 def main(words: list[str]) -> int:

@@ -8,8 +8,8 @@ import pytest
 
 from perdure.testing.simulation import StoreKind, simulate
 
-MEMORY = 440
-SQLITE = 60
+MEMORY = 200
+SQLITE = 30
 MEMORY_A_TEST = 20
 SQLITE_A_TEST = 5
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from perdure.core.requests import NewWorker
+from perdure.core.changes import Change, ParkRun, RequeueRun
+from perdure.core.requests import NewMessage, NewWorker
 from perdure.errors import StoreUnavailable
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Hint, Store
@@ -16,6 +18,7 @@ from perdure.testing.simulation.wire import Database, Fate, Request
 from perdure.testing.simulation.world import Process, Stuck, World
 from tests.simulation.virtual import pause
 
+PARKING, LETTING_GO = ParkRun(2, 1, 3), RequeueRun(2, 1, 3, 0)
 NEWCOMER = NewWorker(1, "worker", "host", 1, "v1", 3_000_000)
 
 
@@ -233,6 +236,67 @@ def test_a_hint_may_be_lost() -> None:
         scene.root._data.send(Hint.WORK)
         scene.pass_time(1.0)
         assert hints == heard
+
+
+def test_a_silenced_database_tells_nobody_anything() -> None:
+    scene = Scene()
+    hints: list[Hint] = []
+
+    async def listen(store: Store) -> None:
+        store.listen(hints.append)
+        await pause(5.0)
+
+    scene.process(listen)
+    scene.pass_time(1.0)
+    scene.database.silent = True
+    scene.root._data.send(Hint.WAKE)
+    scene.pass_time(1.0)
+    assert (hints, scene.database.faults["hint lost"]) == ([], 1)
+
+
+@pytest.mark.parametrize(("change", "alive"), [(PARKING, False), (LETTING_GO, True)], ids=["parking", "another"])
+def test_a_process_may_die_around_a_write_that_parks_a_run(change: Change, alive: bool) -> None:
+    scene = Scene(Weather(dies_parking=1.0))
+
+    async def commit(store: Store) -> None:
+        await store.commit(1, [change])
+        await pause(100.0)
+
+    process, _ = scene.process(commit)
+    scene.pass_time(30.0)
+    assert process.alive is alive
+
+
+@pytest.mark.parametrize(("weather", "known"), [(Weather(word_unheard=1.0), "nobody knows"), (Weather(), "")])
+def test_a_word_may_be_done_without_its_speaker_knowing(weather: Weather, known: str) -> None:
+    scene = Scene(weather)
+    words = [NewMessage(7, "nobody's thread", "", "str", b"")]
+    _, ended = scene.process(lambda store: store.send(words))
+    scene.pass_time(30.0)
+    assert known in str(ended[0]) and isinstance(ended[0], StoreUnavailable) is bool(known)
+
+
+def test_whoever_overhears_a_request_hears_it_before_it_is_done() -> None:
+    heard: list[tuple[str, int]] = []
+    scene = Scene()
+    scene.database.overheard = lambda request: heard.append((request.verb, len(scene.root._data.workers)))
+    scene.process(register)
+    scene.pass_time(1.0)
+    assert heard == [("open", 0), ("register", 0)] and scene.workers() == [1]
+
+
+def test_a_process_inherits_no_context_from_whoever_starts_it() -> None:
+    of_another: contextvars.ContextVar[str] = contextvars.ContextVar("of_another", default="nothing")
+    scene = Scene()
+    seen: list[str] = []
+
+    async def main(store: Store) -> None:
+        seen.append(of_another.get())
+
+    of_another.set("something")
+    scene.process(main)
+    scene.pass_time(1.0)
+    assert seen == ["nothing"]
 
 
 def test_a_world_that_runs_in_a_circle_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,8 @@ def mark(marks: Marks, met: bool) -> Text:
 
 def amount(unit: Unit, value: float) -> str:
     """A value with its unit."""
+    if unit == "KB":
+        return f"{number(value)} KB"
     if unit == "bytes":
         return f"{value / 1e6:.3g} MB"
     if unit == "ms" and value < 0.1:

@@ -15,6 +15,7 @@ from perdure.app import App
 from perdure.bench.goals import Reading
 from perdure.bench.ground import Ground
 from perdure.bench.laps import Laps
+from perdure.core.limits import KIB
 from perdure.runtime.asking import interrupt
 from perdure.runtime.children import call
 from perdure.runtime.mail import receive
@@ -30,6 +31,8 @@ TIDY: Final = 8_000
 """Runs after which the database is tidied; started in hours and not in a minute, it would be by itself."""
 WARM_UP: Final = 10_000
 """Parked runs after which the worker's memory is first read: by then it has all that it needs."""
+RAW_KB: Final = 0.1
+"""What a run brings of its own: arguments, a thread's name, a question's payload."""
 LOOK_S: Final = 0.01
 PERIOD: Final = 5
 """Of so many runs one waits for a time, one for an answer, one for a message, and one for a child, which is the fifth
@@ -121,8 +124,8 @@ async def waiting(ground: Ground, *, runs: int = RUNS, resumed: int = RESUMED) -
             with laps:
                 await bench.resume(number)
     return [
-        Reading("P6 bytes", each, 1024, f"{runs:,} parked, {runs / took_s:,.0f}/s"),
-        Reading("P6 memory", grown, 1024, "growth of the worker and its client, a run"),
+        Reading("P6 bytes", each / KIB, RAW_KB, f"{runs:,} parked, {runs / took_s:,.0f}/s"),
+        Reading("P6 memory", grown / KIB, RAW_KB, "growth of the worker and its client, a run"),
         Reading("P6 resume", laps.median, raw_ms, f"p99 {laps.p99:.3g} ms"),
     ]
 

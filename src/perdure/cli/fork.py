@@ -114,9 +114,9 @@ async def _report(store: Store, handle: Handle[Any], thread: str, *, as_json: bo
 
 
 async def _taken(store: Store, run: Run) -> int:
-    """How many records it has taken over."""
+    """How many records it has taken over: what is older than itself. It may be on its way already."""
     from perdure.core.records import Kind
     from perdure.store.pages import whole_log
 
     log = [row async for row in whole_log(store, run.id, super_step=run.super_step)]
-    return sum(row.kind is Kind.STEP for row in log)
+    return sum(row.kind is Kind.STEP and row.ended_at <= run.created_at for row in log)

@@ -209,8 +209,9 @@ class ParkRun(msgspec.Struct, frozen=True, gc=False):
     deadline on (`NEVER_US` if there is none); `strikes = 0`, since its worker has lived through it. It comes after all
     that its batch says of the run, and not at all beside an end of it.
 
-    Not where one of its waits is ready: then it stays `running`, and `CommitOutcome.awake` says so. Nor where its
-    cancellation was requested and it does not know of it (`cancelled`): then `CommitOutcome.cancelled` does.
+    Not where one of its waits is ready, or where it has none (they may have been closed since): then it stays
+    `running`, and `CommitOutcome.awake` says so. Nor where its cancellation was requested and it does not know of it
+    (`cancelled`): then `CommitOutcome.cancelled` does.
     """
 
     run: int

@@ -73,3 +73,18 @@ class Lost:
 
 
 Ending = Returned | Raised | Held | HandedBack | Parked | Lost
+
+
+def why_over(ending: Ending | None, super_step: int) -> str:
+    """For code that is told to stop: what has ended it."""
+    match ending:
+        case Lost(why):
+            return f"lease lost: {why}"
+        case HandedBack():
+            return "handed back, its worker drains"
+        case Parked():
+            return "parked, it only waits"
+        case Held(reason):
+            return f"held as {reason}"
+        case _:
+            return f"super-step {super_step} has ended"

@@ -100,7 +100,7 @@ async def start(
     await at.admit()
     await at.flushed()
     while True:
-        knows = isinstance(at.interruption, Cancelled)
+        knows = at.knows_of_cancellation
         request = await start_request(
             found, at.host.ids, args, kwargs, thread_id=thread_id, if_busy=if_busy, queue=queue, delay=delay,
             key=f"{CHILD_KEY}{run_id(claimed.run)}/{at.number}/{made.key}" if key is None else key,

@@ -7,13 +7,15 @@ ends as `cancelled`, or fails with `DeadlineExceeded`.
 An execution that begins when the interruption is known already, since a worker died in the cleaning up, say, must be
 interrupted at the same place as before. That place is where the recorded steps end. So code is replayed until no task
 is about to run; steps and waits without a record stand still at the `Gate` meanwhile; then the interruption is
-delivered. So is a `perdure.timeout` that has run out before.
+delivered. So is a `perdure.timeout` that has run out before. Where there are several, they come one at each rest, in
+the order in which they came before: the code goes on from one to where the next one met it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from perdure.runtime.known import Durable
 from perdure.runtime.rest import Rest
@@ -40,12 +42,17 @@ class Overdue:
 Interruption = Cancelled | Overdue
 
 
+NOT_YET: Final = 2**31
+"""A place in the log behind all that is on record."""
+
+
 class Gate:
     """Holds back what is not on record until interruptions have been delivered."""
 
     def __init__(self, rest: Rest) -> None:
         self._rest = rest
-        self._deliveries: list[Callable[[], None]] = []
+        self._deliveries: list[tuple[int, Callable[[], None]]] = []
+        """What is to be delivered, and where in the log it was before; what is not on record yet comes last."""
         self.waiting: list[Durable] = []
 
     @property
@@ -53,9 +60,10 @@ class Gate:
         """Whether something is still to be delivered."""
         return bool(self._deliveries)
 
-    def deliver_at_rest(self, deliver: Callable[[], None]) -> None:
-        """Call this once no task is about to run; until then the gate is shut."""
-        self._deliveries.append(deliver)
+    def deliver_at_rest(self, deliver: Callable[[], None], *, seq: int = NOT_YET) -> None:
+        """Call this once no task is about to run; until then the gate is shut. `seq` is that of its record."""
+        self._deliveries.append((seq, deliver))
+        self._deliveries.sort(key=lambda each: each[0])
         if len(self._deliveries) == 1:
             self._rest.settled.append(self._open)
         self._rest.look_soon()
@@ -72,9 +80,12 @@ class Gate:
                 self.waiting.remove(here)
 
     def _open(self) -> None:
-        deliveries, self._deliveries = self._deliveries, []
-        for deliver in deliveries:
-            deliver()
+        _, deliver = self._deliveries.pop(0)
+        deliver()
+        if self._deliveries:
+            self._rest.settled.append(self._open)
+            self._rest.look_soon()
+            return
         for future in self.waiting:
             if not future.done():
                 future.set_result(None)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
 from perdure.core.digests import digest64
 from perdure.core.display import divergence
-from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned, why_over
 from perdure.core.failures import failure
 from perdure.core.journal import Journal, matches
 from perdure.core.keys import Scope, given
@@ -64,6 +64,7 @@ class SuperStep:
         resumed = number == claimed.super_step
         self.claimed_s = claimed_s
         """When it was claimed, on the machine's monotonic clock."""
+        self._interrupted = False
         self.interruption: Interruption | None = None
         """What ends its code from outside, delivered or about to be."""
         self._waits = claimed.waits if resumed else ()
@@ -155,6 +156,11 @@ class SuperStep:
         rest.on_rest = self._at_rest
         rest.on_raw = self._at_work
         return rest
+
+    @property
+    def knows_of_cancellation(self) -> bool:
+        """Whether its code has been told that it is cancelled, and does what it does all the same."""
+        return self._interrupted and isinstance(self.interruption, Cancelled)
 
     @functools.cached_property
     def gate(self) -> Gate:
@@ -366,6 +372,7 @@ class SuperStep:
 
     def _deliver(self) -> None:
         if self._root is not None and self.ending is None:
+            self._interrupted = True
             self._root.cancel(str(self.interruption))
 
     def _at_rest(self) -> None:
@@ -428,18 +435,7 @@ class SuperStep:
         return LeaseLost(self._why()) if isinstance(self.ending, Lost) else Unwind(self._why())
 
     def _why(self) -> str:
-        run = f"run r{self.claimed.run}"
-        match self.ending:
-            case Lost(why):
-                return f"{run}: lease lost: {why}"
-            case HandedBack():
-                return f"{run}: handed back, its worker drains"
-            case Parked():
-                return f"{run}: parked, it only waits"
-            case Held(reason):
-                return f"{run}: held as {reason}"
-            case _:
-                return f"{run}: super-step {self.number} has ended"
+        return f"run r{self.claimed.run}: {why_over(self.ending, self.number)}"
 
     def _end(self, ending: Ending) -> None:
         if self.ending is None:

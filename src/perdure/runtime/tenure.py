@@ -186,6 +186,8 @@ class Tenure:
         """Execute a claimed run."""
         execution = Execution(self, claimed, self.agents[claimed.agent])
         before = self._tasks.get(claimed.run)  # an earlier claim whose code is still unwinding: one after the other
+        if (earlier := self.executions.get(claimed.run)) is not None:
+            earlier.close(Lost("its worker has claimed it again"))  # nobody could tell it any more
         self.executions[claimed.run] = execution
         self._empty.clear()
         if claimed.strikes >= SUSPECT_STRIKES:

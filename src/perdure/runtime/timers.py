@@ -65,7 +65,7 @@ class timeout:  # noqa: N801 - a verb, as asyncio.timeout is
             at.waiting.watch(call.key, self._due, delay_us=int(self._limit_s * 1_000_000))
         elif await at.replay(call.record, _FIRED.decode):
             self._fired = True
-            at.gate.deliver_at_rest(self._cancel)
+            at.gate.deliver_at_rest(self._cancel, seq=call.record.seq)
         return self
 
     async def __aexit__(

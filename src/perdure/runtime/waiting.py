@@ -28,7 +28,6 @@ from perdure.core.endings import Held
 from perdure.core.records import Blob, HeldReason, Wait, WaitKind
 from perdure.errors import Unwind
 from perdure.runtime.group import Batch
-from perdure.runtime.interruption import Cancelled
 from perdure.runtime.known import Durable, at_places
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ class Waiting:
         for key in tuple(self._known):  # where no code comes to any more: they would keep it awake
             at.submit(self.close(key))
         self.parking = True
-        self._knows = isinstance(at.interruption, Cancelled)
+        self._knows = at.knows_of_cancellation
         return at.submit(ParkRun(claimed.run, claimed.fence, claimed.thread, self._knows))
 
     async def parked(self, asked: Batch[Change, CommitOutcome]) -> bool:

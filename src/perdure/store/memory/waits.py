@@ -118,9 +118,9 @@ def close_all(tables: Tables, run: int) -> None:
 
 
 def park(tables: Tables, change: ParkRun, *, now: int) -> bool:
-    """Whether the run was parked: not one whose wait is over."""
+    """Whether the run was parked: not one whose wait is over, or that waits for nothing."""
     waits = of_runs(tables, [change.run], now=now)
-    if any(wait.ready for wait in waits):
+    if not waits or any(wait.ready for wait in waits):
         return False
     times = [wait.due_at for wait in waits] + [tables.runs[change.run].deadline_at]
     ready_at = min((time for time in times if time is not None), default=limits.NEVER_US)

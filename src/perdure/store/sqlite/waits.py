@@ -50,16 +50,17 @@ def end_waits(tx: Transaction, steps: Sequence[tuple[int, int]]) -> None:
 
 
 def park(tx: Transaction, changes: Sequence[ParkRun]) -> frozenset[int]:
-    """Let go of runs that only wait; those that need not wait stay."""
+    """Let go of runs that only wait; those that need not wait, or wait for nothing, stay."""
     if not changes:
         return frozenset()
     runs = {each.run for each in changes}
-    awake = frozenset(wait.run for wait in read_waits(tx, sorted(runs), now=tx.now, only_ready=True))
+    waits = read_waits(tx, sorted(runs), now=tx.now)
+    awake = (runs - {wait.run for wait in waits}).union(wait.run for wait in waits if wait.ready)
     if parked := sorted(runs - awake):
         tx.run("park_runs", runs=encode(parked), never=NEVER_US)
         if due(tx, parked):  # a deadline has passed
             tx.hints.add(Hint.WORK)
-    return awake
+    return frozenset(awake)
 
 
 def due(tx: Transaction, runs: Sequence[int]) -> bool:

@@ -308,6 +308,16 @@ class Parking(Harness):
         assert (await bench.run(claimed.run)).state is RunState.QUEUED
 
     @scenario
+    async def test_a_run_that_waits_for_nothing_is_not_parked(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+
+        changes: list[Change] = [wait(claimed, "w", delay_s=60), park(claimed), close(claimed, "w", None)]
+        outcome = await bench.store.commit(worker, changes)
+
+        assert outcome.awake == {claimed.run}
+        assert (await bench.run(claimed.run)).state is RunState.RUNNING
+
+    @scenario
     async def test_a_parking_clears_the_strikes_that_the_run_had(self, bench: Bench) -> None:
         dead, _ = await bench.begin("t")
         await bench.die(dead)

@@ -152,11 +152,12 @@ def _of_undoing(witness: Witness) -> Iterator[str]:
     for run in witness.look.runs.values():
         undone_by = playbook.ROLES[run.agent].undone_by
         held = any(row.state is RunState.HELD for row in witness.annals.ends.get(run.id, ()))
-        if undone_by is None or run.state is not RunState.CANCELLED or held or not run.attempt:
+        begun = run.attempt and not held and run.id not in witness.annals.too_late
+        if undone_by is None or run.state is not RunState.CANCELLED or not begun:
             continue
         log = witness.look.logs[run.id]
         keys = {key for super_step, key in log if super_step == run.super_step}
-        if "reserve" in keys and "result:kid" not in keys and undone_by not in keys:  # nor had it done all it wanted
+        if "reserve" in keys and "result:kid" not in keys and undone_by not in keys:
             yield f"run {run_id(run.id)} was cancelled and has not undone what it had reserved: {sorted(keys)}"
 
 

@@ -39,6 +39,7 @@ from perdure.testing.simulation.steps import STEPS
 from perdure.testing.simulation.weather import Weather, draw
 from perdure.testing.simulation.wire import Database
 from perdure.testing.simulation.witness import Witness
+from perdure.testing.simulation.world import Stuck
 
 STORM_S: Final = (4.0, 14.0)
 """How long the weather lasts."""
@@ -99,7 +100,7 @@ class Simulation:
         self.witness.readiness.raw = frozenset(name for name, role in playbook.ROLES.items() if role.raw)
 
     def live(self) -> Report:
-        """Storm, then calm, then the account."""
+        """A whole life."""
         world, chance = self.world, self.world.random
         self._in_database(self.database.root.open())
         theme = draw_theme(chance)
@@ -110,7 +111,19 @@ class Simulation:
         nature = Nature(
             world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S, next_due_us=self._next_due_us
         )
-        world.run(self._is_lost, deadline_s=chance.uniform(*STORM_S))
+        try:
+            self._weather(nature, chance.uniform(*STORM_S))
+        except Stuck as stuck:
+            self.witness.blame(f"stuck: {stuck}")
+        left = world.close()
+        self.witness.violations += [f"a loop of {name} did not end" for name in left]
+        self._blame_uncaught()
+        return self._report()
+
+    def _weather(self, nature: Nature, storm_s: float) -> None:
+        """Storm, calm, and the account, if it comes to that."""
+        world = self.world
+        world.run(self._is_lost, deadline_s=storm_s)
         nature.calm_down()
         self.witness.readiness.calm_since = world.now
         ended = world.run(lambda: self._is_lost() or self._all_is_done(), deadline_s=CALM_S)
@@ -118,10 +131,6 @@ class Simulation:
             self._blame_unfinished()
         elif not self.witness.violations:
             settle_accounts(self.witness, self.orders, self.weather)
-        left = world.close()
-        self.witness.violations += [f"a loop of {name} did not end" for name in left]
-        self._blame_uncaught()
-        return self._report()
 
     def _in_database(self, act: Any) -> None:
         task = self.database.loop.create_task(act)

@@ -465,6 +465,11 @@ begin
   select coalesce(array_agg(distinct w.run) filter (where w.ready), '{}')
   into v_awake
   from perdure.waits_of(p_runs, p_mailbox_max) as w;
+  v_awake := v_awake || array(
+    select p.run
+    from unnest(p_runs) as p (run)
+    where not exists (select from perdure.waits w where w.run = p.run)
+  );
   with parked as (
     update perdure.runs r
     set state = 'waiting',

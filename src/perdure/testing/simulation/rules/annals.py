@@ -43,6 +43,8 @@ class Annals:
     a run's states were taken back."""
     taken_back: list[int] = field(default_factory=list)
     """Runs whose states were taken back by the last write."""
+    too_late: set[int] = field(default_factory=set)
+    """Runs whose code had ended otherwise when their cancellation won."""
     in_flight: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
     """By run and fence: the steps whose bodies run."""
     forks: set[int] = field(default_factory=set)

@@ -108,6 +108,8 @@ def _is_so(write: Write, change: Change, why: Bounce) -> bool:
 
 def _of_changes(write: Write, worker: int, outcome: CommitOutcome, annals: Annals) -> Iterator[str]:
     for change in write.changes:
+        if isinstance(change, EndRun) and _is_excepted(change, outcome):
+            annals.too_late.add(change.run)
         if isinstance(change, ParkRun) and _owns(write.before.runs.get(change.run), worker, change.fence):
             yield from _of_parking(write, change, annals)
         if change.run in outcome.lost or change.run in outcome.refused or _is_excepted(change, outcome):

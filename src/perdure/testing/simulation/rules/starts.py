@@ -44,7 +44,7 @@ def of_start(write: Write, annals: Annals) -> Iterator[str]:
         run = write.now.runs.get(id)
         if run is None or not (id in model.asked_to_end or _is_as_asked(write.now, run, ask, write.now_us)):
             yield f"start of r{id}: it is not there as it was asked for"
-        elif not _keeps_its_parents_time(write.now, run):
+        elif not _keeps_its_parents_time(write, run):
             yield f"start of r{id}: its deadline {run.deadline_at} is later than its parent's"
     yield from _of_displaced(write, model)
 
@@ -64,9 +64,10 @@ def _is_as_asked(now: Look, run: Run, ask: StartRun, now_us: int) -> bool:
     )
 
 
-def _keeps_its_parents_time(now: Look, run: Run) -> bool:
-    parent = None if run.parent is None or run.detached else now.runs.get(run.parent)
-    if parent is None or parent.deadline_at is None:
+def _keeps_its_parents_time(write: Write, run: Run) -> bool:
+    """A child has no more time than its parent, unless that has none left, and cleans up."""
+    parent = None if run.parent is None or run.detached else write.now.runs.get(run.parent)
+    if parent is None or parent.deadline_at is None or parent.deadline_at <= write.now_us:
         return True
     return run.deadline_at is not None and run.deadline_at <= parent.deadline_at
 
