@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import perdure
-from perdure import App, NotFound, RunFailed, UsageError
+from perdure import App, NotFound, RunCancelled, RunFailed, UsageError, step
 from tests.runtime.world import fresh_app, until, working
 
 
@@ -127,5 +128,75 @@ def test_a_branch_that_finds_a_message_in_anothers_hand_waits_for_it_in_memory()
             await app.send("t", "one" * 20_000)
             await app.send("t", "two")
             assert await handle.result(timeout=10) == ["one", "two"]
+
+    asyncio.run(main())
+
+
+def test_a_limit_that_ran_out_before_leaves_the_cleaning_up_to_a_cancellation_after_it() -> None:
+    app = fresh_app()
+    done: list[str] = []
+
+    @step
+    async def act(what: str) -> None:
+        done.append(what)
+
+    @app.agent
+    async def trip() -> str:
+        try:
+            async with perdure.timeout(0.01):
+                await perdure.interrupt("never answered")
+        except TimeoutError:
+            await act("limit")
+        await act("book")
+        try:
+            await perdure.interrupt("pay?", name="pay")
+        except asyncio.CancelledError:
+            await act("give back")
+            raise
+        return "paid"
+
+    async def main() -> None:
+        async with working(app) as worker:
+            handle = await app.start(trip)
+            await until(lambda: _asks(app, "pay"), "it asks to be paid")
+            await until(lambda: _nothing_runs(worker), "it is parked")
+            assert await handle.cancel("changed my mind") == "cancelled"
+            with pytest.raises(RunCancelled):
+                await handle.result(timeout=10)
+        assert done == ["limit", "book", "give back"]
+
+    asyncio.run(main())
+
+
+async def _asks(app: App, name: str) -> bool:
+    return any(question.name == name for question in await app.interrupts())
+
+
+async def _nothing_runs(worker: Any) -> bool:
+    return bool(worker.running == 0)
+
+
+def test_nested_limits_that_ran_out_are_replayed_in_their_order() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def nested() -> list[str]:
+        seen = []
+        try:
+            async with perdure.timeout(0.15):
+                try:
+                    async with perdure.timeout(0.01):
+                        await perdure.sleep("1h")
+                except TimeoutError:
+                    seen.append("inner")
+                await perdure.sleep("1h")
+        except TimeoutError:
+            seen.append("outer")
+        await perdure.sleep(0.01)
+        return seen
+
+    async def main() -> None:
+        async with working(app):
+            assert await (await app.start(nested)).result(timeout=10) == ["inner", "outer"]
 
     asyncio.run(main())

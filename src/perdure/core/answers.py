@@ -100,8 +100,14 @@ def _schema_of_type(annotation: Any) -> dict[str, Any]:
 def _check_schema(schema: dict[str, Any]) -> None:
     from jsonschema.exceptions import SchemaError
 
+    if not isinstance(schema.get("$schema", ""), str):
+        raise UsageError(
+            f'schema= has "$schema": {schema["$schema"]!r}, which must be the address of a dialect as text'
+        )
     try:
         _kind_of(schema).check_schema(schema)
+    except RecursionError as error:
+        raise UsageError("schema= is nested too deeply to be checked. Ask for less at once.") from error
     except SchemaError as error:
         raise UsageError(
             f"schema= is not a JSON schema, at {error.json_path}: {_short(error.message)}. Correct it, or give a type "
