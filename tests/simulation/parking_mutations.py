@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.client import forking
-from perdure.core.endings import Lost
 from perdure.runtime import children
-from perdure.runtime.execution import Execution
 from perdure.runtime.interruption import Gate
 from perdure.runtime.known import Known
 from perdure.runtime.mailbox import Mailbox
@@ -42,11 +40,6 @@ def _withdrawn_whenever_cancelled(waiting: Any, key: str) -> None:
 def _parks_whatever_runs(step: Any) -> None:
     if step.ending is None and step._parking is None and step.waiting.futures and not step.waiting.awake:
         step._begin_to_park()
-
-
-def _claimed_again_and_not_told(original: Any, execution: Any, ending: Any) -> None:
-    if not (isinstance(ending, Lost) and "claimed it again" in ending.why):
-        original(execution, ending)
 
 
 async def _here(waiting: Any) -> bool:
@@ -135,11 +128,6 @@ PARKING = (
         "What has no record does not wait for an interruption",
         "about to be interrupted",
         replaced(Gate, "passed", _nothing_async),
-    ),
-    Mutation(
-        "A worker does not tell the execution of a run that it has claimed again",
-        "stuck|180 s after",
-        wrapped(Execution, "close", _claimed_again_and_not_told),
     ),
     Mutation(
         "A parking whose answer was lost is taken for one that was refused",

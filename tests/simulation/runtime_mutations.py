@@ -226,7 +226,7 @@ RUNTIME = (
     ),
     Mutation(
         "The executions of a lost worker are not told",
-        "180 s after",
+        "executes run|180 s after",
         wrapped(Execution, "close", _lost_and_not_told),
     ),
     Mutation(

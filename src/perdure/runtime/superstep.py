@@ -406,9 +406,9 @@ class SuperStep:
         """Have the store let go of the run. Nothing can go on here meanwhile: whatever comes is delivered after it."""
         try:
             parked = await self.waiting.parked(asked)
-        except StoreUnavailable:
-            if self.ending is None:  # else it was lost, and everybody has been told
-                raise
+        except StoreUnavailable as error:  # this worker writes nothing any more
+            if self.ending is None:
+                self.close(Lost(str(error)))
             return
         finally:
             self._parking = None

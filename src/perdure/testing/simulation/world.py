@@ -32,7 +32,7 @@ class Stuck(AssertionError):
     """Nothing in the world will ever happen again, or far too much happens at one moment."""
 
 
-TURNS_AT_ONCE_MAX: Final = 200_000
+TURNS_AT_ONCE_MAX: Final = 50_000
 """Turns without time passing, after which the world is taken to run in a circle."""
 
 

@@ -76,9 +76,11 @@ def _moved(write: Write, annals: Annals, thread: int, at: Pointer) -> Pointer:
             run, was = write.now.runs[id], write.before.runs.get(id)
             if run.thread == thread and was is not None and was.state is RunState.HELD and run.ended_at is not None:
                 at = _taken_back(write, annals, id, at)
-    if write.verb == "fork" and write.args[0].state is not None and write.args[0].start.thread == thread:
-        at = (write.args[0].start.id, write.args[0].super_step)
-        annals.bases.setdefault(write.args[0].start.id, at)
+    if write.verb == "fork":
+        ask = write.args[0]
+        if ask.start.thread == thread and ask.state is not None and ask.start.id not in write.before.runs:
+            at = (ask.start.id, ask.super_step)
+            annals.bases[ask.start.id] = at
     return at
 
 
