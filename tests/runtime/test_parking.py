@@ -124,6 +124,46 @@ def test_a_hundred_runs_parked_one_after_the_other_leave_nothing() -> None:
     asyncio.run(main())
 
 
+def test_a_parked_run_leaves_no_cycles_behind_its_memory_is_free_at_once() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def sleeper() -> None:
+        await perdure.sleep(3600)
+
+    @app.agent
+    async def asker() -> None:
+        await perdure.interrupt()
+
+    @app.agent
+    async def reader() -> None:
+        await perdure.receive()
+
+    @app.agent
+    async def parent() -> None:
+        await perdure.call(sleeper)
+
+    async def main() -> list[object]:
+        async with working(app) as worker:
+            for agent in (sleeper, asker, reader, parent) * 2:  # what is made once is made in the first round
+                await parked(await app.start(agent), worker)
+            gc.collect()
+            gc.disable()
+            for agent in (sleeper, asker, reader, parent):
+                await parked(await app.start(agent), worker)
+            await until(lambda: _is(worker.running == 0), "all are parked")
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            return [each for each in gc.garbage if type(each).__module__.startswith("perdure.runtime")]
+
+    try:
+        assert asyncio.run(main()) == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
 async def _is(value: bool) -> bool:
     return value
 

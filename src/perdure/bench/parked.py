@@ -82,11 +82,12 @@ class Bench:
             await asyncio.gather(*(self._start(number) for number in wave))
             self.started += len(wave)
             to_start -= len(wave)
-            await self._all_parked(worker)
+            await self.rest(worker)
             if self.started % TIDY == 0:
                 await ground.tidy()
 
-    async def _all_parked(self, worker: Worker) -> None:
+    async def rest(self, worker: Worker) -> None:
+        """Wait until nothing runs and nothing is to be claimed."""
         while worker.running or await self.app.runs(state="queued", limit=1):  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(LOOK_S)
 
@@ -123,6 +124,7 @@ async def waiting(ground: Ground, *, runs: int = RUNS, resumed: int = RESUMED) -
         for number in random.Random(6).sample(numbers, min(resumed, len(numbers))):
             with laps:
                 await bench.resume(number)
+            await bench.rest(worker)
     return [
         Reading("P6 bytes", each / KIB, RAW_KB, f"{runs:,} parked, {runs / took_s:,.0f}/s"),
         Reading("P6 memory", grown / KIB, RAW_KB, "growth of the worker and its client, a run"),

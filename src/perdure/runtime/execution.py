@@ -156,6 +156,7 @@ class Execution:
             self._waited = step.waited
             if isinstance(step.interruption, Cancelled) or self.interruption is None:
                 self.interruption = step.interruption
+            step.let_go()
 
     def _begun(self, step: SuperStep) -> bool:
         """Whether code of this super-step may have run before: there may be something to clean up."""

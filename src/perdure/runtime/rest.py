@@ -108,9 +108,9 @@ class Rest:
             self.look_soon()
 
     def end(self) -> None:
-        """Look no more."""
+        """Look no more, also where a look is already on its way."""
         self._watch(None)
-        self._looking = True
+        self.paused += 1
         self._raw = self._sight = None
 
     def _look(self) -> None:

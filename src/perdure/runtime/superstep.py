@@ -123,6 +123,13 @@ class SuperStep:
         assert self.ending is not None
         return self.ending
 
+    def let_go(self) -> None:
+        """Part from its tasks and from what watched over them, once it has ended: each holds it in turn, and would stay
+        in memory with it until the collector of cycles looks."""
+        self._root = self._over = None
+        for part in ("rest", "gate", "waiting", "mail"):
+            self.__dict__.pop(part, None)
+
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """Own a task that agent code started: hold it, and end it with the super-step."""
         self._tasks[task] = None

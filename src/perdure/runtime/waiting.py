@@ -107,6 +107,8 @@ class Waiting:
             raise
         finally:
             self.pending.pop(key, None)
+            pending.future = None  # it holds what it raised, and that this frame
+            del pending
 
     def _same(self, wait: Wait, kind: WaitKind, target: int | None) -> Wait:
         """The wait, if it is for what the code waits for now. A replay that comes to it with something else has

@@ -93,7 +93,7 @@ def to_message(row: Row) -> Message:
 def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row]) -> Claimed:
     (
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
-        now, tenant, priority, deadline_at, cancel, _,
+        now, tenant, priority, deadline_at, cancel, *_,
     ) = row  # fmt: skip
     return Claimed(
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,

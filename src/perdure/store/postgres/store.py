@@ -188,19 +188,22 @@ class PostgresStore:
             suspects=request.suspects,
             ticket=request.ticket,
         )
-        # A run that was never claimed before has no steps to read, unless it is a fork.
-        begun = [row for row in found if row["begun"]]
-        records: list[Any] = []
-        attempts: list[Any] = []
-        waits: list[Any] = []
-        for at in range(0, len(begun), LOGS_A_READ):
-            some = begun[at : at + LOGS_A_READ]
-            where = {"runs": [row["run"] for row in some], "super_steps": [row["super_step"] for row in some]}
-            records += await self._claim_line("claimed_records", **where)
-            attempts += await self._claim_line("claimed_attempts", **where)
-            waits += await self._claim_line("claimed_waits", mailbox_max=limits.MAILBOX_MAX, **where)
+        records = await self._of_claimed("claimed_records", [row for row in found if row["recorded"]])
+        attempts = await self._of_claimed("claimed_attempts", [row for row in found if row["tried"]])
+        waits = await self._of_claimed(
+            "claimed_waits", [row for row in found if row["waits"]], mailbox_max=limits.MAILBOX_MAX
+        )
         logs = [_by_run(each) for each in (records, attempts, waits)]
         return [rows.to_claimed(row, *(log.get(row["run"], ()) for log in logs)) for row in found]
+
+    async def _of_claimed(self, name: str, claimed: list[Any], **values: Any) -> list[Any]:
+        """What there is of these runs in their super-steps, a limited number of runs at a time."""
+        found: list[Any] = []
+        for at in range(0, len(claimed), LOGS_A_READ):
+            some = claimed[at : at + LOGS_A_READ]
+            where = {"runs": [row["run"] for row in some], "super_steps": [row["super_step"] for row in some]}
+            found += await self._claim_line(name, **where, **values)
+        return found
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         return await self._committer.commit(worker, changes)

@@ -53,17 +53,18 @@ class Waiting:
         return rows.to_answer_outcome(found[0], answer.answer) if found else None
 
     async def interrupts(self, where: InterruptFilter) -> list[Interrupt]:
-        found = await self._fetch(
-            "interrupts",
-            after=-1 if where.after is None else where.after,
-            state=where.state and where.state.value,
-            run=where.run,
-            assignee=where.assignee,
-            thread_id=where.thread_id,
-            agent=where.agent,
-            tenant=where.tenant,
-            limit=page_size(where.limit),
-        )
+        values: dict[str, Any] = {
+            "after": -1 if where.after is None else where.after,
+            "state": where.state and where.state.value,
+            "assignee": where.assignee,
+            "agent": where.agent,
+            "tenant": where.tenant,
+            "limit": page_size(where.limit),
+        }
+        if where.run is None and where.thread_id is None:
+            found = await self._fetch("interrupts", **values)
+        else:
+            found = await self._fetch("interrupts_of", run=where.run, thread_id=where.thread_id, **values)
         return [rows.to_interrupt(row) for row in found]
 
     async def get_interrupts(self, interrupts: Sequence[int]) -> list[Interrupt]:

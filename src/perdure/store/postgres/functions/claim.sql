@@ -1,7 +1,8 @@
 -- Take claimable runs for a worker, highest priority first, then oldest, then by id. The worker's row is held against a
 -- take-over as in a commit; a claim with a ticket below the row's comes too late. Each priority in each lane (a queue's
 -- runs of an agent) is a range of the index that ends at now, so that runs which are not due, and other lanes, cost
--- nothing, however many there are. A parked run whose time has come is due like any other; one without a time is not in
+-- nothing, however many there are. What of a run is to be read besides comes with it: of one that was never claimed
+-- before, unless it is a fork, there is nothing. A parked run whose time has come is due like any other; one without a time is not in
 -- the index. The log is read in a later snapshot than the one that found the runs: it holds all that their previous
 -- owners committed.
 create or replace function perdure.claim(
@@ -10,7 +11,8 @@ create or replace function perdure.claim(
 ) returns table (
   run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
   recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea, now bigint, tenant text,
-  priority integer, deadline_at bigint, cancel text, begun boolean
+  priority integer, deadline_at bigint, cancel text, recorded boolean,
+  tried boolean, waits boolean
 )
 language plpgsql volatile
 as $$
@@ -173,7 +175,14 @@ begin
         where c.run = t.snapshot_run and c.super_step = t.snapshot_step and c.key = ''
       )
     end,
-    v_now, r.tenant, r.priority, r.deadline_at, r.cancel, r.attempt > 1 or r.base_step is not null
+    v_now, r.tenant, r.priority, r.deadline_at, r.cancel,
+    b.old and exists (
+      select from perdure.checkpoints c where c.run = r.id and c.super_step = r.super_step and c.kind = 0 offset 0
+    ),
+    b.old and exists (
+      select from perdure.attempts a where a.run = r.id and a.super_step = r.super_step offset 0
+    ),
+    b.old and exists (select from perdure.waits w where w.run = r.id offset 0)
   from perdure.runs r
   cross join lateral (
     select o.thread_id, o.snapshot_run, o.snapshot_step
@@ -182,7 +191,7 @@ begin
     limit 1
   ) as t
   cross join lateral (
-    select c.payload, c.state
+    select c.payload, c.state, r.attempt > 1 or r.base_step is not null as old
     from perdure.checkpoints c
     where c.run = r.id and c.super_step = r.super_step and c.key = ''
     limit 1

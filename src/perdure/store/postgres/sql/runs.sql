@@ -20,7 +20,7 @@ select perdure.fork(
 -- any.
 select
   run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state, now,
-  tenant, priority, deadline_at, cancel, begun
+  tenant, priority, deadline_at, cancel, recorded, tried, waits
 from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects, :ticket)
 
 -- name: claimed_records
