@@ -2,9 +2,9 @@
 -- take-over as in a commit; a claim with a ticket below the row's comes too late. Each priority in each lane (a queue's
 -- runs of an agent) is a range of the index that ends at now, so that runs which are not due, and other lanes, cost
 -- nothing, however many there are. What of a run is to be read besides comes with it: of one that was never claimed
--- before, unless it is a fork, there is nothing. A parked run whose time has come is due like any other; one without a time is not in
--- the index. The log is read in a later snapshot than the one that found the runs: it holds all that their previous
--- owners committed.
+-- before, unless it is a fork, there is nothing. A parked run whose time has come is due like any other; one without a
+-- time is not in the index. The log is read in a later snapshot than the one that found the runs: it holds all that
+-- their previous owners committed.
 create or replace function perdure.claim(
   p_worker bigint, p_agents text[], p_queues text[], p_deployment text, p_limit bigint, p_suspects bigint,
   p_ticket bigint
