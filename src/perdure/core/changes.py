@@ -17,6 +17,7 @@ from typing import assert_never
 
 import msgspec
 
+from perdure.core.effects import EffectState
 from perdure.core.records import (
     Blob,
     HeldReason,
@@ -220,6 +221,66 @@ class ParkRun(msgspec.Struct, frozen=True, gc=False):
     cancelled: bool = False
 
 
+class IntendEffect(msgspec.Struct, frozen=True, gc=False):
+    """Put on disk that an effect, or its undo, is about to be dispatched: `intended` (`undoing`), by this worker under
+    this fence, at the store's time. Its first makes the row, with `effect` as its id; of a later one only `attempt`
+    counts (the row keeps its key, arguments and policy), and for an undo it is the row's `undo_attempt`.
+
+    Not where the run's cancellation was requested and it does not know of it (`cancelled`): then
+    `CommitOutcome.cancelled` says so, and nothing may be dispatched. A row with this fence and this attempt, or a later
+    one, has been written: that is a batch sent again.
+    """
+
+    run: int
+    fence: int
+    thread: int
+    super_step: int
+    key: str
+    effect: int
+    name: str
+    code: str
+    idempotency_key: str
+    policy: str
+    undoable: bool
+    attempt: int
+    digest: int
+    arguments: bytes
+    blobs: tuple[Blob, ...] = ()
+    undo: bool = False
+    cancelled: bool = False
+
+
+class SettleEffect(msgspec.Struct, frozen=True, gc=False):
+    """Say what became of an effect, or of its undo (see `effects.SETTLED`), with the record of its step, if it has one
+    now. Only of the attempt that the row has; a row that is `state` already, by this fence, is one sent again. `by`
+    names the person who said so; `blobs` are what `outcome` refers to."""
+
+    run: int
+    fence: int
+    thread: int
+    effect: int
+    attempt: int
+    state: EffectState
+    outcome: bytes | None
+    note: str | None = None
+    by: str | None = None
+    record: AppendCheckpoint | None = None
+    blobs: tuple[Blob, ...] = ()
+
+
+class BeginUndo(msgspec.Struct, frozen=True, gc=False):
+    """Decide how a run will end (`failed` or `cancelled`, with the payload of its `ENDED` checkpoint) once its effects
+    have been undone. From then on none of its code runs but undos; its claims say so (`Claimed.undoing`). The first
+    decision stands."""
+
+    run: int
+    fence: int
+    thread: int
+    outcome: RunState
+    payload: bytes
+    blobs: tuple[Blob, ...] = ()
+
+
 Change = (
     AppendCheckpoint
     | RecordAttempt
@@ -232,6 +293,9 @@ Change = (
     | SendMessage
     | BuryMessage
     | ParkRun
+    | IntendEffect
+    | SettleEffect
+    | BeginUndo
 )
 
 Place = tuple[int, int, str]
@@ -248,7 +312,7 @@ class CommitOutcome(msgspec.Struct, frozen=True):
     since they need not wait. All others were.
 
     `cancelled` holds the runs of the batch whose cancellation was requested: their `EndRun`s of another outcome, and
-    their `ParkRun`s that did not know of it, were not written.
+    their `ParkRun`s and `IntendEffect`s that did not know of it, were not written.
     """
 
     alive: bool = True
@@ -276,6 +340,13 @@ def bytes_of(item: Change | StartRun) -> int:
             return 0 if item.record is None else bytes_of(item.record)
         case SendMessage():
             return bytes_of(item.record) + len(item.message.payload) + _bytes(item.message.blobs)
+        case IntendEffect():
+            return len(item.arguments) + _bytes(item.blobs)
+        case SettleEffect():
+            own = len(item.outcome or b"") + _bytes(item.blobs)
+            return own if item.record is None else own + bytes_of(item.record)
+        case BeginUndo():
+            return len(item.payload) + _bytes(item.blobs)
         case RequeueRun() | HoldRun() | BuryMessage() | ParkRun():
             return 0
         case _:
@@ -287,7 +358,7 @@ def record_of(change: Change) -> AppendCheckpoint | None:
     match change:
         case AppendCheckpoint():
             return change
-        case CloseWait() | SendMessage():
+        case CloseWait() | SendMessage() | SettleEffect():
             return change.record
         case _:
             return None
@@ -302,7 +373,11 @@ def place_of(change: Change) -> Place | None:
             return change.run, change.super_step, change.key
         case CloseWait():
             return None if change.record is None else (change.run, change.super_step, change.key)
+        case SettleEffect(record=record):
+            return None if record is None else (record.run, record.super_step, record.key)
         case RecordAttempt() | RequeueRun() | HoldRun() | OpenWait() | BuryMessage() | ParkRun():
+            return None
+        case IntendEffect() | BeginUndo():
             return None
         case _:
             assert_never(change)

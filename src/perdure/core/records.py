@@ -9,8 +9,12 @@ cheaper to build than a frozen dataclass.
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from perdure.core.effects import Effect, Undoing
 
 
 class RunState(StrEnum):
@@ -217,6 +221,8 @@ class Run(msgspec.Struct, frozen=True):
     it.)"""
     rollback: bool = False
     """Its cancellation takes back the state that it has saved."""
+    undoing: bool = False
+    """Its code is over, and its effects are being undone (or were)."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -356,6 +362,10 @@ class Claimed(msgspec.Struct, frozen=True):
     deadline_at: int | None = None
     cancel: str | None = None
     """Why it is to be cancelled; None where it is not."""
+    effects: tuple[Effect, ...] = ()
+    """This super-step's effects, by key."""
+    undoing: Undoing | None = None
+    """How it will end: its code is over, and its effects are being undone."""
 
 
 class TakenOver(msgspec.Struct, frozen=True):

@@ -29,6 +29,10 @@ over, is not opened: that is a batch sent again.
 the row, which nobody takes back: from then on the run can end as `cancelled` only. Its worker is told (`Hint.WAKE`,
 `cancellations`, every `CommitOutcome`), lets the code clean up, and writes the end.
 
+**Effects.** What acts on the outside world has a row (`core/effects.py`), written before the act and after it, each
+time under the guard of a commit, and each write with an event beside it. An intent is one of the few changes whose
+worker waits for its answer before it goes on. Where a run's claim is over, its open intents are read as `unknown`.
+
 **Loops.** An open store belongs to the event loop that opened it. `clone()` gives an unopened store on the same
 data for another loop or thread: the renewal thread has its own.
 """
@@ -40,8 +44,10 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from perdure.core.changes import Change, CommitOutcome
+from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
 from perdure.core.records import (
     Attempt,
+    Blob,
     Checkpoint,
     Claimed,
     Interrupt,
@@ -192,9 +198,9 @@ class Store(Protocol):
 
         Each becomes `running` under this worker with `fence + 1`, `attempt + 1`, pinned to the deployment; `started_at`
         is set the first time. The log is read in a later snapshot than the claim, so that it holds all that the
-        previous owner committed, with the waits of the current super-step. Two workers never get the same run. Empty if
-        the worker's row is not alive, or if the request comes too late (its ticket is below the row's, see
-        `give_back`).
+        previous owner committed, with the waits and the effects of the current super-step. Two workers never get the
+        same run. Empty if the worker's row is not alive, or if the request comes too late (its ticket is below the
+        row's, see `give_back`).
         """
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
@@ -234,8 +240,9 @@ class Store(Protocol):
         nothing goes down from it; from any other it goes down also through runs that have ended. A run that nobody has
         begun (`attempt` 0) or that is held becomes `cancelled` at once, with `payload` (an encoded error) as its
         `ENDED` checkpoint, failed, under super-step `super_step + 1`; its waits are closed and its thread goes on as
-        after `EndRun`. Of a run that has begun, `cancel` is set; one that is `waiting` is
-        woken, and one that is `queued` is claimable now. Sends hints.
+        after `EndRun`. But one that is held and has undoable effects that are `done` is sent on (`queued`, claimable
+        now, `strikes = 0`, its reason cleared) with `cancel` set: a worker undoes them. Of a run that has begun,
+        `cancel` is set; one that is `waiting` is woken, and one that is `queued` is claimable now. Sends hints.
         """
 
     async def answer(self, answer: NewAnswer) -> AnswerOutcome | None:
@@ -269,13 +276,35 @@ class Store(Protocol):
         its thread, whose newest state is the one before `super_step` (none where that is None). Asked again with the
         same run id, it is `Started` as before."""
 
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    async def effects(self, where: EffectFilter) -> list[Effect]:
+        """A page of effects, oldest id first."""
+
+    async def get_effects(self, effects: Sequence[int]) -> list[Effect]:
+        """These effects, by id; missing ones are left out."""
+
+    async def effect_events(self, effect: int) -> list[EffectEvent]:
+        """What was written of an effect, in order."""
+
+    async def resolve(self, resolution: Resolution, blobs: Sequence[Blob] = ()) -> Effect | None:
+        """Set what a person has found out about an effect; returns the row as it is then, None if there is no such
+        effect. It changes (and an event says so) only from the states that `effects.RESOLVED` names, and only while its
+        run is held or terminal: any other run's worker is at it, or a question about it is open. `blobs` are the
+        run's thread's. Once more with the same values it changes nothing."""
+
     # -- operators -------------------------------------------------------------------------------------------
 
-    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
+    async def retry(self, run: int, drop_keys: Sequence[str], *, undo: bool = False) -> Run | None:
         """Send a failed or cancelled run on, at its current super-step: `queued`, with `strikes = 0`, its cancellation
         and its deadline forgotten, its `ENDED` checkpoint, the named failed step records and the tries that were cut
         short deleted. It takes its old place in its thread's order, but a head that has begun keeps its turn. None if
         there is no such run; a run in another state is returned unchanged.
+
+        With `undo` it goes on only to undo what is left: its outcome and the payload of its `ENDED` checkpoint become
+        `Claimed.undoing`, its cancellation stays, and of its effects those that are `undo_failed` are tried from the
+        beginning (`undo_attempt = 0`). A run without such effects is returned unchanged; and without `undo`, one of
+        which an effect was undone, or is being.
 
         So is a run whose going on would undo the state of later ones: it is past its first super-step, the boundary
         that it would go on from holds a state, and that is not the thread's newest, or a head that has begun would go
