@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.app import App
+from perdure.client.effects import EffectInfo
 from perdure.client.handles import Handle
 from perdure.client.inbox import InterruptInfo
 from perdure.client.info import RunInfo
 from perdure.client.mail import MessageInfo
 from perdure.core.endings import Again
 from perdure.core.retry import Retry
+from perdure.core.verdicts import DidNotHappen, Happened, StillUnknown
 from perdure.errors import (
     AlreadyAnswered,
     Conflict,
@@ -48,9 +50,11 @@ from perdure.errors import (
 )
 from perdure.runtime.asking import Default, interrupt
 from perdure.runtime.children import Child, call, start
+from perdure.runtime.effect import effect, effect_key
 from perdure.runtime.mail import receive, send
 from perdure.runtime.step import step
 from perdure.runtime.timers import sleep, sleep_until, timeout
+from perdure.runtime.undoing import compensate
 from perdure.runtime.verbs import current, now, random, uuid4
 
 __all__ = [
@@ -61,8 +65,11 @@ __all__ = [
     "Conflict",
     "DeadlineExceeded",
     "Default",
+    "DidNotHappen",
     "Diverged",
+    "EffectInfo",
     "Handle",
+    "Happened",
     "InterruptClosed",
     "InterruptInfo",
     "InvalidAnswer",
@@ -85,6 +92,7 @@ __all__ = [
     "SchemaOutdated",
     "StartMismatch",
     "StepFailed",
+    "StillUnknown",
     "StoreError",
     "StoreUnavailable",
     "ThreadBusy",
@@ -93,7 +101,10 @@ __all__ = [
     "Unwind",
     "UsageError",
     "call",
+    "compensate",
     "current",
+    "effect",
+    "effect_key",
     "interrupt",
     "now",
     "random",

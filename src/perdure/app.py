@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from perdure.client import cancelling, inbox, mail, requests, sending_on
+from perdure.client import cancelling, effects, inbox, mail, requests, sending_on
 from perdure.client.connection import Client
+from perdure.client.effects import EffectInfo
 from perdure.client.grounds import grounds
 from perdure.client.handles import Handle, ThreadHandle
 from perdure.client.inbox import InterruptInfo
@@ -230,10 +231,15 @@ class App:
         """Cancel a run; see `Handle.cancel`."""
         return await cancelling.cancel(await self._client(), requests.run_number(run_id), reason)
 
-    async def retry(self, run_id: str) -> RunInfo:
-        """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
+    async def retry(self, run_id: str, *, undo: bool = False) -> RunInfo:
+        """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay. One
+        whose effects were undone is a `Conflict`.
+
+        With `undo` only the undos of its effects are tried again, those that failed and those that never ran; it ends
+        as it had ended.
+        """
         client = await self._client()
-        return await self._info(await sending_on.retry(client, await self._run(client, run_id)))
+        return await self._info(await sending_on.retry(client, await self._run(client, run_id), undo=undo))
 
     async def release(self, run_id: str) -> RunInfo:
         """Send a held run on."""
@@ -300,6 +306,54 @@ class App:
     async def replay_dead_letter(self, message_id: str) -> MessageInfo:
         """Put a dead letter back at the end of its mailbox."""
         return await mail.replay(await self._client(), message_id)
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    async def effects(
+        self,
+        *,
+        state: str | None = None,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        agent: str | None = None,
+        name: str | None = None,
+        tenant: str | None = None,
+        undoable: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[EffectInfo]:
+        """A page of what agents have done to the outside world, oldest first, without its audit; `after` is the last id
+        of the page before."""
+        where = effects.effect_filter(
+            state=state, run_id=run_id, thread_id=thread_id, agent=agent, name=name, tenant=tenant, undoable=undoable,
+            limit=limit, after=after,
+        )  # fmt: skip
+        return await effects.listed(await self._client(), where)
+
+    async def effect_info(self, effect_id: str) -> EffectInfo:
+        """One effect, with all that was written of it."""
+        return await effects.shown(await self._client(), effect_id)
+
+    async def resolve_effect(
+        self,
+        effect_id: str,
+        *,
+        happened: bool | None = None,
+        undone: bool = False,
+        result: Any = None,
+        by: str | None = None,
+        note: str | None = None,
+    ) -> EffectInfo:
+        """Say what became of an effect whose outcome is unknown: `happened=True` with its `result`, or
+        `happened=False`; of one whose undo failed, `undone=True`, where somebody has undone it by hand.
+
+        Where its run has asked, that is the answer, and the run goes on with it; the effect is `unknown` until then.
+        Where its run has ended or is held, the ledger is told. `by`: who found out; `note`: how. The same again is a
+        no-op. Raises `Conflict` with the effect's `state`, where a worker is at it or something else is known of it;
+        `NotSerializable`, where the result is not what the effect declares (as far as this process has its code).
+        """
+        said = effects.finding(happened=happened, undone=undone, result=result, by=by, note=note)
+        return await effects.resolve(await self._client(), effect_id, said)
 
     # -- working ---------------------------------------------------------------------------------------------
 

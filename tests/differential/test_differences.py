@@ -24,8 +24,8 @@ from perdure.testing.differential.answers import parting, shown
 from perdure.testing.differential.operations import UNIT_S, Call
 
 SEEDS_MAX = 100
-SHORT = 12
-"""Operations that are enough to show any of these mistakes."""
+SHORT = 17
+"""Operations that are enough to show any of these mistakes: five workers that die of a run, before it is released."""
 
 
 class ForgetsTheRelease(MemoryStore):

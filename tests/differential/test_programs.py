@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from perdure.core import limits
+from perdure.core.effects import EffectState
 from perdure.store.protocol import Store
 from perdure.testing.differential import APP, STORE, MemoryGround, author, operations
 from perdure.testing.differential.acting import Act, Begin, Send, Work
 from perdure.testing.differential.agents import app_on
 from perdure.testing.differential.performing import short_queues
 
-SEEDS = range(70)
+SEEDS = range(120)
 
 
 def test_a_seed_writes_the_same_program_every_time() -> None:
@@ -79,6 +80,7 @@ WORRIES = (
     "cancelled", "waiting", "QuestionOpen", "ParentGone", "child", "rollback", "no thread", "full", "gone", "awake",
     "cancellation", "question answered", "question expired", "question withdrawn", "not the first answer", "waits",
     "came", "mail", "dead letter", "revived", "forked", "not sent", "cancel at once", "cancel later", "never", "due",
+    *(f"effect {state}" for state in EffectState), "effects", "resolved", "undoing",
 )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ def worries(operation: Any, answer: Any) -> Iterator[str]:
             yield from ("Started again" for each in answer if each.get("created") is False)
         case operations.Call(verb="claim"):
             for each in answer:
-                yield from (name for name in ("records", "state", "waits") if each[name])
+                yield from (name for name in ("records", "state", "waits", "effects", "undoing") if each[name])
                 yield from ("tries" for _ in each["attempts"][:1])
                 yield from ("came" for wait in each["waits"] if wait["ready"])
                 yield "suspect" if each["strikes"] >= 3 else "sound"
@@ -121,6 +123,8 @@ def _asked(verb: str, answer: Any) -> Iterator[str]:
             yield "not the first answer"
         case "send":
             yield from ("not sent" for each in answer if each["is"] == "NotSent")
+        case "resolve" if answer["by"] or answer["note"]:
+            yield "resolved"
         case "cancel":
             yield "cancel at once" if answer["state"] == "cancelled" else "cancel later"
         case "fork" if answer["is"] == "Started":
@@ -137,6 +141,7 @@ def _seen(everything: Any) -> Iterator[str]:
         yield from ["rollback"] if run["rollback"] else []
         yield from ["never"] if run["ready_at"] == "never" else []
     yield from (f"question {each['state']}" for each in everything["questions"])
+    yield from (f"effect {each['state']}" for each in everything["effects"])
     yield from ("due" for each in everything["waits"] if each["due"])
     yield from ("mail" for box in everything["mail"].values() for _ in box)
     yield from ("dead letter" for _ in everything["dead letters"])

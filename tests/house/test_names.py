@@ -11,10 +11,11 @@ from tests.house import tree
 VERBS = {
     "App", "Again", "Retry", "Handle", "RunInfo", "InterruptInfo", "MessageInfo", "Child", "Default", "step", "now",
     "random", "uuid4", "current", "sleep", "sleep_until", "timeout", "interrupt", "receive", "send", "call", "start",
+    "effect", "effect_key", "compensate", "Happened", "DidNotHappen", "StillUnknown", "EffectInfo",
 }  # fmt: skip
 """What an agent and its caller use today."""
 
-LATER = {"effect", "effect_key", "emit", "meter"}
+LATER = {"emit", "meter"}
 """Names that are kept free for what is coming: nothing else may take them."""
 
 ERRORS = {

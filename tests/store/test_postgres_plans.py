@@ -16,18 +16,22 @@ from perdure.core import limits
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     CloseWait,
     CommitOutcome,
     EndRun,
     HoldRun,
+    IntendEffect,
     NewInterrupt,
     OpenWait,
     ParkRun,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
 )
+from perdure.core.effects import EffectFilter, EffectState, Resolution
 from perdure.core.limits import NEVER_US, SUSPECT_STRIKES
 from perdure.core.records import Blob, Claimed, HeldReason, IfBusy, RunState, WaitKind
 from perdure.core.requests import (
@@ -57,7 +61,19 @@ ROWS_READ_MAX = 40
 PAGES_READ_MAX = 60
 """A scan that reads more pages than this reads its index from end to end."""
 
-TABLES = ("threads", "runs", "checkpoints", "starts", "attempts", "blobs", "waits", "interrupts", "messages")
+TABLES = (
+    "threads",
+    "runs",
+    "checkpoints",
+    "starts",
+    "attempts",
+    "blobs",
+    "waits",
+    "interrupts",
+    "messages",
+    "effects",
+    "effect_events",
+)
 
 EXPLAIN = """
 load 'auto_explain';
@@ -114,6 +130,16 @@ select
   -n, -{rows} - n % 1000 - 1, n, 0, case n % 3 when 1 then 4000000000000000 end, '', 'note',
   case n % 3 when 2 then 'odd' end, ''
 from generate_series(1, {parked}) n;
+insert into {schema}.effects (
+  id, run, fence, worker, intended_at, digest, super_step, attempt, undoable, state, policy, key, name, code,
+  idempotency_key, arguments
+)
+select
+  -n, -n, 1, 1, 0, 7, 1, 1, true, case n % 100 when 0 then 'unknown' else 'done' end, 'retry', 'e', 'pay', 'shop:pay',
+  '', ''
+from generate_series(1, {parked}) n;
+insert into {schema}.effect_events (effect, at, rev, attempt, state)
+select -n, 0, 1, 1, 'intended' from generate_series(1, {parked}) n;
 """
 
 
@@ -130,6 +156,7 @@ def test_c26_plans_made_on_empty_tables_stay_right_when_they_are_full() -> None:
         for _ in range(6):
             await use(store, 3)
             await wait_and_wake(store)
+            await act_and_undo(store)
         await execute(url, FILL.format(schema=schema, rows=ROWS, parked=PARKED))
         for line in [store._commits, store._claims, *store._clients._lines]:
             if line.connection is not None:
@@ -137,6 +164,7 @@ def test_c26_plans_made_on_empty_tables_stay_right_when_they_are_full() -> None:
                 await line.connection.execute(EXPLAIN)
         await use(store, 3)
         await wait_and_wake(store)
+        await act_and_undo(store)
         await store.close()
 
     asyncio.run(main())
@@ -150,6 +178,7 @@ def test_c26_plans_made_on_empty_tables_stay_right_when_they_are_full() -> None:
         if rows_read(node) > ROWS_READ_MAX or pages_read(node) > PAGES_READ_MAX
     ]
     assert wasteful == []
+    assert "effects_open" in {node.get("Index Name") for plan in plans for node in nodes(plan["Plan"])}
 
 
 def test_the_indexes_know_what_a_suspect_is_and_when_never_is() -> None:
@@ -285,12 +314,79 @@ async def cancel_and_end(store: PostgresStore, worker: int, claims: list[Claimed
     await store.commit(worker, [over(waits), over(sleeps), over(receives)])
 
 
+async def act_and_undo(store: PostgresStore) -> None:
+    """Every verb of the ledger, on a few runs."""
+    first = await store.reserve_ids(20)
+    worker, effects = first + 10, range(first + 11, first + 15)
+    await store.register(NewWorker(worker, "w", "h", 1, "v1", 3_600_000_000))
+    await store.start([start(first + n, f"e{first + n}") for n in range(4)])
+    request = ClaimRequest(worker, ("agent", "none"), ("lane", "none"), "v1", 10)
+    claims = await store.claim(request)
+    one, two, _, four = claims
+    intents = [intend(each, effect) for each, effect in zip(claims, effects, strict=True)]
+    assert await store.commit(worker, intents[:1]) == CommitOutcome()
+    assert await store.commit(worker, intents) == CommitOutcome()
+    states = [EffectState.DONE, EffectState.DONE, EffectState.UNKNOWN, EffectState.FAILED]
+    outcomes = [
+        SettleEffect(**at(each), effect=effect, attempt=1, state=state, outcome=b"", record=step(each))
+        for each, effect, state in zip(claims, effects, states, strict=True)
+    ]
+    assert await store.commit(worker, outcomes) == CommitOutcome()
+    assert await store.commit(worker, outcomes) == CommitOutcome()
+    assert list(await refused(store, worker, intents[0], 2)) == [one.run]
+    decided = BeginUndo(**at(one), outcome=RunState.FAILED, payload=b"")
+    assert await store.commit(worker, [decided, replace(intents[0], undo=True)]) == CommitOutcome()
+    failed = SettleEffect(**at(one), effect=effects[0], attempt=1, state=EffectState.UNDO_FAILED, outcome=None)
+    ends = [
+        EndRun(**at(each), super_step=2, outcome=RunState.FAILED, payload=b"", state=None, ended_at=2)
+        for each in (one, four)
+    ]
+    holds = [HoldRun(**at(each), reason=HeldReason.DIVERGED, detail="") for each in claims[1:3]]
+    assert await store.commit(worker, [failed, *ends, *holds]) == CommitOutcome()
+    for where in ({"state": EffectState.UNKNOWN, "limit": 1, "after": first}, {"thread_id": claims[2].thread_id}):
+        assert [each.id for each in await store.effects(EffectFilter(**where))] == [effects[2]]
+    assert len(await store.effects(EffectFilter(run=four.run, undoable=True))) == 1
+    assert len(await store.effects(EffectFilter(name="pay", limit=2, after=first))) == 2
+    assert len(await store.get_effects(effects)) == 4
+    assert len(await store.effect_events(effects[0])) == 4
+    assert await store.resolve(Resolution(effects[2], EffectState.ABSENT, None, "ann", None)) is not None
+    await store.cancel(two.run, "enough", b"")
+    await store.retry(one.run, [], undo=True)
+    await store.retry(four.run, ["w"])
+    await store.release(claims[2].run)
+    again = await store.claim(request)
+    assert [len(each.effects) for each in again] == [1] * 4
+    assert {each.run for each in again if each.undoing} == {one.run, two.run}
+    await store.commit(worker, [over(each) for each in again])
+    await store.retire(worker)
+
+
+async def refused(store: PostgresStore, worker: int, intent: IntendEffect, attempt: int) -> dict[int, str]:
+    return (await store.commit(worker, [replace(intent, attempt=attempt)])).refused
+
+
+def intend(claimed: Claimed, effect: int) -> IntendEffect:
+    row: dict[str, Any] = {
+        "name": "pay",
+        "code": "shop:pay",
+        "idempotency_key": "",
+        "policy": "ask",
+        "undoable": True,
+        "arguments": b"",
+    }
+    return IntendEffect(**place(claimed), key="w", effect=effect, attempt=1, digest=7, **row)
+
+
 def over(claimed: Claimed) -> EndRun:
     return EndRun(claimed.run, claimed.fence, claimed.thread, 9, RunState.CANCELLED, b"", None, 2, (), True)
 
 
+def at(claimed: Claimed) -> dict[str, Any]:
+    return {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread}
+
+
 def place(claimed: Claimed) -> dict[str, Any]:
-    return {"run": claimed.run, "fence": claimed.fence, "thread": claimed.thread, "super_step": 1}
+    return {**at(claimed), "super_step": 1}
 
 
 def wait(claimed: Claimed, kind: WaitKind, **fields: Any) -> OpenWait:

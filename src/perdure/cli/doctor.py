@@ -128,6 +128,7 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
 
 async def _for_people(store: Store) -> list[Check]:
     """What waits for a person to do something. That is nobody's fault, so it is well; but it should be seen."""
+    from perdure.core.effects import EffectFilter, EffectState
     from perdure.core.limits import LIST_ROWS_MAX
     from perdure.core.records import RunState
     from perdure.core.requests import InterruptFilter, RunFilter
@@ -140,6 +141,12 @@ async def _for_people(store: Store) -> list[Check]:
         ("dead letters", "dead letter", "perdure messages dead"): len(await store.dead_letters(limit=LIST_ROWS_MAX)),
         ("held runs", "held run", "perdure runs list --state held"): len(
             await store.list_runs(RunFilter(state=RunState.HELD, limit=LIST_ROWS_MAX))
+        ),
+        ("unknown", "unknown effect", "perdure effects list --state unknown"): len(
+            await store.effects(EffectFilter(state=EffectState.UNKNOWN, limit=LIST_ROWS_MAX))
+        ),
+        ("undos", "failed undo", "perdure effects list --state undo_failed"): len(
+            await store.effects(EffectFilter(state=EffectState.UNDO_FAILED, limit=LIST_ROWS_MAX))
         ),
     }
     return [

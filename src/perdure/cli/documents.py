@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.cli.effect_documents import open_effect_document
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import Mail, RunLog
 from perdure.cli.remedies import told
@@ -79,6 +80,7 @@ def run_page_document(fact: Fact, log: RunLog, *, full: bool) -> Document:
         "waits": [wait_document(wait, log.around) for wait in fact.waits],
         "questions": [asked_document(row) for row in log.questions.values()],
         "children": [child_document(child) for child in log.children.values()],
+        "effects": [open_effect_document(row) for row in log.effects],
         "workers": [worker_document(log.workers[number]) for number in sorted(involved) if number in log.workers],
     }
 

@@ -13,14 +13,16 @@ from perdure.cli.stores import find_run, opened, parse_run, require_there, run_a
 
 @click.command()
 @click.argument("run")
+@click.option("--undo", is_flag=True, help="Only undo what it did: undos that failed, and what was found out since.")
 @store_option
 @json_option
-def retry(*, store: str, run: str, as_json: bool) -> None:
+def retry(*, store: str, run: str, undo: bool, as_json: bool) -> None:
     """Send a failed or cancelled RUN on.
 
-    The steps whose failure ended it run again; what is recorded stays and is not done again.
+    The steps whose failure ended it run again; what is recorded stays and is not done again. With --undo none of its
+    code runs: its effects are undone, and it ends as it had ended.
     """
-    run_async(_send_on(store, run, verb="retry", as_json=as_json))
+    run_async(_send_on(store, run, verb="undo" if undo else "retry", as_json=as_json))
 
 
 @click.command()
@@ -35,14 +37,14 @@ def release(*, store: str, run: str, as_json: bool) -> None:
     run_async(_send_on(store, run, verb="release", as_json=as_json))
 
 
-async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as_json: bool) -> None:
+async def _send_on(url: str, name: str, *, verb: Literal["retry", "undo", "release"], as_json: bool) -> None:
     from perdure.app import App
 
     parse_run(name)
     require_there(url)
     app = App("perdure", store=url)
     async with app:
-        await (app.retry(name) if verb == "retry" else app.release(name))
+        await (app.release(name) if verb == "release" else app.retry(name, undo=verb == "undo"))
     async with opened(url) as store:
         from perdure.cli.facts import gather_facts
 
@@ -54,6 +56,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as
 
         print_json(run_document(fact))
         return
-    click.echo(f"{name} is {fact.run.state.value} again, at super-step {fact.run.super_step}")
+    where = "to undo what is left to be undone" if verb == "undo" else f"at super-step {fact.run.super_step}"
+    click.echo(f"{name} is {fact.run.state.value} again, {where}")
     if fact.why:
         click.echo(f"it waits for {fact.why.what}" + (f"; {told(fact.why.remedy)}" if fact.why.remedy else ""))

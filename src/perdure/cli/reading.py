@@ -11,6 +11,7 @@ from perdure.cli.facts import Facts
 from perdure.cli.timeline import Parked, Timeline, timeline
 from perdure.cli.verbs import Verb, is_result_of, started_by, verb_of
 from perdure.core.display import render, to_jsonable
+from perdure.core.effects import Effect, EffectFilter, EffectState
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Kind, Run, Thread, Worker, worker_id
@@ -41,6 +42,9 @@ class RunLog:
     """The runs that it has started, or found started."""
     around: Around
     """What its waits point to."""
+    effects: tuple[Effect, ...] = ()
+    """What it did to the outside world that waits for a person: nobody knows whether it happened, or it could not be
+    undone."""
 
     def verb(self, row: Checkpoint) -> Verb:
         """What the record is of."""
@@ -117,7 +121,16 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
     waits = next((fact.waits for fact in facts.items if fact.run.id == run.id), ())
     line = timeline(run, log, attempts, waits=waits, questions=questions)
     children = {child.id: child for child in await read_children(store, run, log)}
-    return RunLog(line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around)
+    effects = await read_open_effects(store, run)
+    return RunLog(line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around, effects)
+
+
+async def read_open_effects(store: Store, run: Run) -> tuple[Effect, ...]:
+    """The first effects of a run that wait for a person, oldest first."""
+    found: list[Effect] = []
+    for state in (EffectState.UNKNOWN, EffectState.UNDO_FAILED):
+        found += await store.effects(EffectFilter(state=state, run=run.id))
+    return tuple(sorted(found, key=lambda row: row.id))
 
 
 async def read_questions(store: Store, run: Run) -> list[Interrupt]:

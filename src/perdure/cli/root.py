@@ -31,6 +31,9 @@ COMMANDS: dict[str, Entry] = {
     "threads": Entry("perdure.cli.threads:threads", "List threads, or show one with its queue and its state."),
     "interrupts": Entry("perdure.cli.interrupts:interrupts", "List the questions that agents have asked, or show one."),
     "resume": Entry("perdure.cli.resume:resume", "Answer a question; its run goes on."),
+    "effects": Entry(
+        "perdure.cli.effects:effects", "List what agents did to the outside world, and say what became of it."
+    ),
     "messages": Entry("perdure.cli.messages:messages", "Send messages to threads, and see what lies in mailboxes."),
     "cancel": Entry("perdure.cli.cancel:cancel", "Cancel RUN, and the runs that it has started."),
     "fork": Entry("perdure.cli.fork:fork", "Start a run on a new thread that goes on from a checkpoint of THREAD."),

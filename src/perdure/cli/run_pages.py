@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from perdure.cli.effect_pages import print_open
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
 from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
+from perdure.core.effects import EffectState
 from perdure.core.records import RunState, Worker, run_id, worker_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.starting import CHILD_KEY
@@ -98,6 +100,9 @@ def print_run(page: Page, fact: Fact, log: RunLog, *, now_us: int, full: bool, e
     print_header(page, fact, log, now_us=now_us)
     print_children(page, log, now_us=now_us)
     print_timeline(page, log, full=full, everything=everything)
+    if log.effects:
+        page.say()
+        print_open(page, log.effects)
     print_end(page, fact, log, full=full)
 
 
@@ -123,6 +128,8 @@ def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]
         yield "deadline", f"{moment(run.deadline_at)}, {away(run.deadline_at, now_us=now_us)}"
     if run.cancel is not None and run.state not in TERMINAL:
         yield "cancelled", Text(f"it will be, when its code has cleaned up; why: {clean(run.cancel)}", "yellow")
+    if run.undoing and run.state not in TERMINAL:
+        yield "undoing", Text("its code is over; what it did is undone, and then it ends as it was decided", "yellow")
     if run.parent is not None:
         yield "started by", f"run {run_id(run.parent)}" + (", detached from it" if run.detached else "")
     if run.attempt:
@@ -219,11 +226,11 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         page.print(Text.assemble((f"{page.marks.bad} cancelled: ", "bold"), clean_block(said)), overflow="fold")
         if full and fact.error is not None:
             page.print(Text(clean_block(fact.error.traceback), overflow="fold"))
-        page.say(Text("to send it on: ", style="bold"), command(f"perdure retry {run_id(run.id)}"))
+        _print_how(page, fact, log, "to send it on: ")
     elif fact.error is not None:
         page.say(Text(f"{page.marks.bad} {run.state.value}: ", style="bold red"), f"{short_type(fact.error.type)}")
         page.print(Text(clean_block(fact.error.traceback if full else fact.error.message), overflow="fold"))
-        page.say(Text("to try again: ", style="bold"), command(f"perdure retry {run_id(run.id)}"))
+        _print_how(page, fact, log, "to try again: ")
     elif run.state is RunState.COMPLETED:
         weight = Text(f"  result, {size(fact.result_size or 0)}:", style="dim")
         page.say(Text(f"{page.marks.ok} completed", style="bold green"), weight)
@@ -240,6 +247,17 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         silent = log.now_us - log.last_at(run)
         said = f"nothing new for {duration(silent)}" if silent >= JUST_NOW_US else "something new just now"
         page.say(Text(f"{page.marks.open} running ", "bold blue"), f"on {worker_id(run.worker)}; {said}")
+
+
+def _print_how(page: Page, fact: Fact, log: RunLog, label: str) -> None:
+    """How an ended run is sent on; what one had done that is undone is not done again, but its undos may be."""
+    name = run_id(fact.run.id)
+    if not fact.run.undoing:
+        page.say(Text(label, style="bold"), command(f"perdure retry {name}"))
+        return
+    page.say("what it had done was undone: ", command(f"perdure effects list --run {name}"))
+    if any(row.state is EffectState.UNDO_FAILED for row in log.effects):
+        page.say(Text("to try undos that failed again: ", style="bold"), command(f"perdure retry {name} --undo"))
 
 
 def print_value(page: Page, value: Any, *, full: bool) -> None:

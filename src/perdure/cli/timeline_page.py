@@ -18,7 +18,7 @@ from perdure.cli.awaiting import sentence
 from perdure.cli.reading import RunLog
 from perdure.cli.timeline import Forked, Handover, Parked, SuperStep, Try
 from perdure.cli.timeline_words import answered_in_words, asked_in_words, notes, span
-from perdure.cli.verbs import WAITS
+from perdure.cli.verbs import WAITS, shown_key
 from perdure.core.limits import INLINE_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Wait, WaitKind, WorkerState, worker_id
 from perdure.terminal.page import Page, shorten, value_lines
@@ -197,7 +197,7 @@ class TimelinePage:
 
     def _row(self, mark: str, key: str, *cells: str, style: str) -> Text:
         tries, worker, at, took, weighs = cells
-        named = pad(clean(key), self.key)
+        named = pad(clean(shown_key(key)), self.key)
         return Text(
             f"  {mark} {named}  {tries:>3}  {worker:<{self.worker}}  {at:<12}  {took:>11}  {weighs:>10}", style=style
         )

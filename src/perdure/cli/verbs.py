@@ -69,6 +69,12 @@ def try_before(key: str) -> tuple[str, int] | None:
     return (step, int(number)) if step and number.isdecimal() and len(number) < 10 else None
 
 
+def shown_key(key: str) -> str:
+    """The key as a page shows it: where it is asked what became of a try of an effect, the effect's, with a `?`."""
+    asked = try_before(key.removesuffix("?")) if key.endswith("?") else None
+    return key if asked is None else f"{asked[0]}?"
+
+
 def started_by(row: Checkpoint) -> int | None:
     """The run that the record of a start names."""
     match _decoded(row.payload):

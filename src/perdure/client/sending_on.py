@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from perdure.client.connection import Client
 from perdure.client.requests import no_run
 from perdure.core.failures import decode_error
@@ -10,11 +12,12 @@ from perdure.errors import Conflict
 from perdure.runtime.payloads import load_payload
 
 
-async def retry(client: Client, run: Run) -> Run:
-    """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay."""
-    after = await client.store.retry(run.id, await _failed_keys(client, run))
+async def retry(client: Client, run: Run, *, undo: bool) -> Run:
+    """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay; with `undo`
+    only the undos of its effects."""
+    after = await client.store.retry(run.id, () if undo else await _failed_keys(client, run), undo=undo)
     if after is not None and after.state in (RunState.FAILED, RunState.CANCELLED):
-        raise await _gone_on(client, after)
+        raise _nothing_to_undo(after) if undo else _undone(after) if after.undoing else await _gone_on(client, after)
     return _sent_on(client, run.id, after, "failed or cancelled", "retry")
 
 
@@ -29,6 +32,27 @@ async def _failed_keys(client: Client, run: Run) -> tuple[str, ...]:
         if outcome.failed:
             return decode_error(await load_payload(client.store, run.thread, outcome.payload)).failed_keys
     return ()
+
+
+def _undone(run: Run) -> Conflict:
+    """Why a run was not sent on whose effects were undone: its records would say that they happened."""
+    name = run_id(run.id)
+    return Conflict(
+        f"run {name} is {run.state}, and what it had done was undone (`perdure effects list --run {name}`): its "
+        "records do not hold any more. Start a new run, or fork the thread from its beginning "
+        f"(`perdure fork {shlex.quote(run.thread_id)} --run {name} --super-step 1`); `perdure retry {name} --undo` "
+        "tries undos that failed once more",
+        run_id=name, thread_id=run.thread_id, state=run.state,
+    )  # fmt: skip
+
+
+def _nothing_to_undo(run: Run) -> Conflict:
+    name = run_id(run.id)
+    return Conflict(
+        f"run {name} is {run.state}, and nothing is left of it to be undone; `perdure effects list --run {name}` shows "
+        "what it did",
+        run_id=name, state=run.state,
+    )  # fmt: skip
 
 
 async def _gone_on(client: Client, run: Run) -> Conflict:

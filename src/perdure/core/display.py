@@ -103,6 +103,15 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
 
 
+def divergence_of_effect(key: str, effect: str, intended: bytes, now: bytes) -> str:
+    """The same for an effect whose arguments are in the ledger."""
+    return (
+        f"effect {key!r} is in the ledger as {effect} with the arguments {_short.repr(render(intended))}; now the code "
+        f"calls it with {_short.repr(render(now))}. It was dispatched with the first, so it is not dispatched with the "
+        "others: deploy the code that did, or let the arguments depend on recorded steps only, then release the run"
+    )
+
+
 def divergence(record: Checkpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Both sides of a divergence, and what to do."""
     given = ", ".join(

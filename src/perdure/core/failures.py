@@ -15,6 +15,7 @@ from perdure.errors import (
     MailboxFull,
     NotFound,
     NotSerializable,
+    OutcomeUnknown,
     PayloadTooLarge,
     PerdureError,
     RunCancelled,
@@ -37,6 +38,7 @@ OURS: Final[dict[str, type[PerdureError]]] = {
     "perdure.errors.RunFailed": RunFailed,
     "perdure.errors.RunCancelled": RunCancelled,
     "perdure.errors.RunHeld": RunHeld,
+    "perdure.errors.OutcomeUnknown": OutcomeUnknown,
 }
 """The only types that come back as themselves: this table, not the record, says which class."""
 

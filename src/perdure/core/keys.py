@@ -76,6 +76,11 @@ def retry_place(key: str, attempt: int) -> str:
     return place if len(place) <= KEY_CHARS_MAX else f"~{_digest(key)}~{attempt}"
 
 
+def ask_place(key: str, attempt: int) -> str:
+    """Where an effect waits for somebody to say what became of this try of it; in no key, as in `retry_place`."""
+    return retry_place(key, attempt) + "?"
+
+
 def meant(words: Collection[str], *, key: str, name: str) -> str | None:
     """The one of these words by which people mean this step: its key, else the key that its caller gave it, else its
     name. None if there is none."""

@@ -59,6 +59,15 @@ ATTEMPTS_DEFAULT: Final = 3
 STEP_TIMEOUT_S: Final = 3600.0
 """Start-to-finish limit of one attempt when the step declares none: a hung call ends, visibly."""
 
+EFFECT_TIMEOUT_S: Final = 300.0
+"""The same of an effect: for so long a cancellation waits for one that hangs."""
+
+VERIFY_ATTEMPTS: Final = 5
+"""How often a provider is asked what became of an effect, before the effect's other policy is followed."""
+
+UNDO_ATTEMPTS: Final = 5
+"""How often an undo is tried, whatever it raises, before it is left for a person."""
+
 COMMIT_ROWS_MAX: Final = 2_000
 """Changes in one transaction: past this the gain per row is gone and the latency grows."""
 

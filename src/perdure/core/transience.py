@@ -36,6 +36,9 @@ FINAL_NAMES: Final = {
 }
 """Kinds of the above that another try does not mend: a certificate stays wrong."""
 
+NO_ADDRESS: Final = socket.gaierror
+"""The name of a host that nobody knows: nothing was sent."""
+
 _NETWORK_ERRNOS: Final = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ENETRESET, errno.ETIMEDOUT}
 )
@@ -53,15 +56,15 @@ def is_transient(error: BaseException) -> bool:
     code = status(error)
     if code is not None:
         return code in TRANSIENT_STATUSES or 500 <= code < 600
-    if _is_named(error, FINAL_NAMES):
+    if is_named(error, FINAL_NAMES):
         return False
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+    if isinstance(error, ConnectionError | TimeoutError | NO_ADDRESS):
         return True
     if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
         return True
-    if _is_named(error, TRANSIENT_NAMES):
+    if is_named(error, TRANSIENT_NAMES):
         return True
-    causes = [_attribute(error, name) for name in _CAUSES] if _is_named(error, _WRAPPERS) else []
+    causes = [_attribute(error, name) for name in _CAUSES] if is_named(error, _WRAPPERS) else []
     return any(isinstance(cause, BaseException) and is_transient(cause) for cause in causes)
 
 
@@ -143,7 +146,8 @@ def _as_status(value: object) -> int | None:
     return int(value) if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600 else None
 
 
-def _is_named(error: BaseException, names: Mapping[str, set[str]]) -> bool:
+def is_named(error: BaseException, names: Mapping[str, set[str]]) -> bool:
+    """Whether its class, or one above it, has one of these names in a package of that name."""
     return any(cls.__name__ in names.get(cls.__module__.partition(".")[0], ()) for cls in type(error).__mro__)
 
 

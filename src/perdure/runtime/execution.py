@@ -16,6 +16,7 @@ from typing import Any
 from perdure.core import snapshot
 from perdure.core.changes import (
     BeginSuperStep,
+    BeginUndo,
     Change,
     CommitOutcome,
     EndRun,
@@ -23,6 +24,7 @@ from perdure.core.changes import (
     RecordAttempt,
     RequeueRun,
 )
+from perdure.core.effects import Undoing
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.errors import printable
 from perdure.core.failures import cancellation, encode_error, run_error
@@ -38,6 +40,7 @@ from perdure.runtime.host import Host
 from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.runtime.superstep import SuperStep
+from perdure.runtime.undoing import left_to_undo, may_undo, undo_all
 from perdure.telemetry import emit
 
 
@@ -65,6 +68,10 @@ class Execution:
         self.interruption: Interruption | None = None if claimed.cancel is None else Cancelled(claimed.cancel)
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
+        self._undoing = False
+        """Its code is over: there is nobody to be interrupted."""
+        self._written: Batch[Change, CommitOutcome] | None = None
+        """The last that its super-step has written."""
         self._waited = bool(claimed.waits)
         self._boundary: Batch[Change, CommitOutcome] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -82,15 +89,61 @@ class Execution:
 
     async def _slice(self) -> Ending:
         while True:
+            if self.claimed.undoing is not None:
+                return await self._undo(self.claimed.undoing)
             ending = await self._super_step()
             change = self._write(ending)
             if change is None:
                 return ending
+            if isinstance(change, EndRun) and change.outcome is not RunState.COMPLETED and may_undo():
+                if await left_to_undo(await self._settled_step()):
+                    return await self._begin_undo(change)
             batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, change, ending)
             await self._keep_close(batch)
             await self.host.committer.room()  # an agent without steps is not held back elsewhere
+
+    async def _begin_undo(self, end: EndRun) -> Ending:
+        """Decide on disk how it ends; then undo what it has done."""
+        claimed, blobs = self.claimed, end.blobs
+        decided = BeginUndo(claimed.run, claimed.fence, claimed.thread, end.outcome, end.payload, blobs)
+        batch = self.host.committer.submit(decided)
+        await asyncio.shield(batch.done)
+        return await self._undo(Undoing(end.outcome, end.payload))
+
+    async def _undo(self, decided: Undoing) -> Ending:
+        """Undo what is left to undo, and end as was decided; none of its code runs any more."""
+        self._undoing = True
+        step = self.current = self._new_super_step()
+        if (over := self._over()) is not None:
+            step.close(over)
+        try:
+            ending = await step.run(functools.partial(undo_all, step))
+        finally:
+            self.current = None
+        if isinstance(ending, Raised):
+            raise ending.error
+        change = self._decided(decided) if isinstance(ending, Returned) else self._write(ending)
+        return ending if change is None else await self._durable(self.host.committer.submit(change), change, ending)
+
+    async def _settled_step(self) -> SuperStep:
+        """A super-step to look from, once all that the last one has written is on disk."""
+        step = self._new_super_step()
+        if self._written is not None:
+            await asyncio.shield(self._written.done)
+        return step
+
+    def _decided(self, decided: Undoing) -> EndRun:
+        """The end that was decided; but a run whose cancellation was requested meanwhile ends as cancelled only."""
+        claimed, outcome, payload = self.claimed, decided.outcome, decided.payload
+        why = self.interruption
+        if isinstance(why, Cancelled) and outcome is not RunState.CANCELLED:
+            outcome, payload = RunState.CANCELLED, cancellation(why.reason)
+        return EndRun(
+            claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, payload, None,
+            self.host.clock.wall_us(), waited=True,
+        )  # fmt: skip
 
     def close(self, ending: Ending) -> None:
         """End it from outside."""
@@ -102,7 +155,7 @@ class Execution:
         """End its code from outside, and let it clean up."""
         if not isinstance(self.interruption, Cancelled):
             self.interruption = why
-        if self.current is not None:
+        if self.current is not None and not self._undoing:
             self.current.interrupt(why)
 
     def _watch_deadline(self) -> None:
@@ -154,6 +207,7 @@ class Execution:
         finally:
             self.current = None
             self._waited = step.waited
+            self._written = step.last
             if isinstance(step.interruption, Cancelled) or self.interruption is None:
                 self.interruption = step.interruption
             step.let_go()

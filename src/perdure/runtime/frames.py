@@ -41,13 +41,17 @@ class AgentFrame:
 class StepFrame:
     """The body of a step: calls of other steps are plain calls, part of this step's record."""
 
-    __slots__ = ("attempt", "key", "name", "super_step")
+    __slots__ = ("attempt", "effect_key", "key", "name", "super_step")
 
-    def __init__(self, super_step: SuperStep, name: str, key: str, attempt: int) -> None:
+    def __init__(
+        self, super_step: SuperStep, name: str, key: str, attempt: int, effect_key: str | None = None
+    ) -> None:  # fmt: skip
         self.super_step = super_step
         self.name = name
         self.key = key
         self.attempt = attempt
+        self.effect_key = effect_key
+        """What the provider is to know it by, if it is an effect."""
 
 
 def _closing_type() -> type:

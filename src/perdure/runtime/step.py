@@ -10,7 +10,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from perdure.core.codec import Codec, codec_for
 from perdure.core.durations import seconds
@@ -21,6 +21,10 @@ from perdure.errors import UsageError
 from perdure.runtime.callables import Place, Pools, invoke, name_of, place_of
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
+from perdure.runtime.stepping import execute
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +83,7 @@ class Step(Generic[P, R]):
         timeout: float | str | timedelta | None = UNSET,
         retry: Retry | int | None = None,
         durability: Durability | None = None,
-    ) -> Step[P, R]:
+    ) -> Self:
         """This step with some of its settings changed for the calls made through the result.
 
         `key` is the call's own key: unique in its super-step, whatever task it is made in (a tool call's id, say).
@@ -95,15 +99,25 @@ class Step(Generic[P, R]):
             changed["retry"] = as_retry(retry)
         if durability is not None:
             changed["durability"] = check_durability(durability)
-        step: Step[P, R] = Step(self.fn, replace(self.settings, **changed), place=self.place, returns=self._returns)
+        step = self._variant(self.fn, replace(self.settings, **changed))
         step._codec = self._codec
         return step
+
+    async def perform(
+        self, at: SuperStep, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # fmt: skip
+        """What a call in an agent does that has no record yet."""
+        return await execute(at, self, key, digest, args, kwargs)
+
+    def _variant(self, fn: Callable[..., Any], settings: StepOptions) -> Self:
+        """The same with another function or other settings."""
+        return type(self)(fn, settings, place=self.place, returns=self._returns)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """On an instance: the method, with the instance as its first argument."""
         if instance is None:
             return self
-        bound: Step[Any, R] = Step(functools.partial(self.fn, instance), self.settings, place=self.place)
+        bound = self._variant(functools.partial(self.fn, instance), self.settings)
         bound._returns = return_annotation(self.fn) if self._returns is UNSET else self._returns
         return bound
 

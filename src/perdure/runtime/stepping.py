@@ -43,7 +43,7 @@ async def execute(
             _hold_exhausted(at, key, attempt)
         return await _give_up(at, step, key, digest, attempt, last.error, last.started_at)
     if last is not None:
-        await _pause(at, key, attempt, _rest_s(last, at.host.clock.wall_us()))
+        await pause(at, key, attempt, _rest_s(last, at.host.clock.wall_us()))
     while True:
         attempt += 1
         await at.admit()
@@ -54,10 +54,10 @@ async def execute(
             at.body_ended()
         if not isinstance(outcome, RetryIn):
             return outcome[0]
-        await _pause(at, key, attempt, outcome.delay_s)
+        await pause(at, key, attempt, outcome.delay_s)
 
 
-async def _pause(at: SuperStep, key: str, attempt: int, delay_s: float) -> None:
+async def pause(at: SuperStep, key: str, attempt: int, delay_s: float) -> None:
     """Wait between two tries: a moment here, and anything longer as a durable wait, which holds no slot."""
     place = retry_place(key, attempt)
     if delay_s < PARK_S and not at.waiting_for(place):
@@ -91,10 +91,10 @@ async def _attempt(
     """One try and its record: the value in a tuple, or when to try again; a final failure raises."""
     started_at = at.host.clock.wall_us()
     if attempt > 1 or at.recovered:
-        await _record_attempt(at, key, attempt, None, started_at)
+        await record_attempt(at, key, attempt, None, started_at)
         await at.trusted()
     try:
-        payload, value = await _try_once(at, step, key, attempt, args, kwargs)
+        payload, value = await try_once(step, StepFrame(at, step.settings.name, key, attempt), args, kwargs)
     except Exception as error:
         at.check()
         now_us = at.host.clock.wall_us()
@@ -105,12 +105,12 @@ async def _attempt(
         recorded = encode_error(error_info(error, retry_in_s=retry_in_s or 0.0))
     else:
         batch = at.append(key, digest, attempt, payload, failed=False, started_at=started_at)
-        await _settle(at, step, batch)
+        await settle(at, step, batch)
         return (value,)
     if not isinstance(decision, RetryIn):
         return (await _give_up(at, step, key, digest, attempt, recorded, started_at),)
     emit("step.retried", run=run_id(at.claimed.run), key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
-    await _record_attempt(at, key, attempt, recorded, started_at)
+    await record_attempt(at, key, attempt, recorded, started_at)
     return decision
 
 
@@ -123,17 +123,17 @@ def _rest_s(last: Attempt, now_us: int) -> float:
     return min(wait_s - (now_us - last.ended_at) / 1_000_000, wait_s)
 
 
-async def _settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
+async def settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
     """Where the step asks for it, go on only when its record is on disk."""
     if (step.settings.durability or at.durability) == "sync":
         await at.kept(batch)
 
 
-async def _try_once(
-    at: SuperStep, step: Step[..., Any], key: str, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+async def try_once(
+    step: Step[..., Any], here: StepFrame, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bytes, Any]:
     """One try: the encoded result and the value it decodes to."""
-    here = StepFrame(at, step.settings.name, key, attempt)
+    at = here.super_step
     token = frame.set(here)
     try:
         with at.host.deadlines.within(step.settings.timeout_s):
@@ -151,11 +151,11 @@ async def _try_once(
     try:
         return step.codec.roundtrip(value)
     except (NotSerializable, PayloadTooLarge) as error:
-        error.add_note(f"returned by step {key!r} of run r{at.claimed.run}")
+        error.add_note(f"returned by step {here.key!r} of run r{at.claimed.run}")
         raise
 
 
-async def _record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int) -> None:
+async def record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int) -> None:
     """Put a try on disk, before its body or after its failure."""
     claimed = at.claimed
     ended_at = None if error is None else at.host.clock.wall_us()
@@ -171,7 +171,7 @@ async def _give_up(
 ) -> Any:
     """Record the step's final error and raise it as its replay will."""
     batch = at.append(key, digest, attempt, error, failed=True, started_at=started_at)
-    await _settle(at, step, batch)
+    await settle(at, step, batch)
     raised = failure(error, run=at.claimed.run, key=key, attempts=attempt)
     emit("step.failed", run=run_id(at.claimed.run), key=key, attempts=attempt, error=str(raised))
     raise raised

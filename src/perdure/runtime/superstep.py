@@ -39,7 +39,6 @@ from perdure.runtime.known import Durable
 from perdure.runtime.mailbox import Mailbox
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.rest import Rest
-from perdure.runtime.stepping import execute
 from perdure.runtime.strays import disown, see, see_all
 from perdure.runtime.waiting import Waiting
 from perdure.telemetry import emit
@@ -68,6 +67,8 @@ class SuperStep:
         self.interruption: Interruption | None = None
         """What ends its code from outside, delivered or about to be."""
         self._waits = claimed.waits if resumed else ()
+        self.effects = {effect.key: effect for effect in claimed.effects} if resumed else {}
+        """What the ledger says of this super-step, as the claim found it."""
         self._last = after
         """The last that this run has written, at first the boundary before."""
         self.host = host
@@ -216,7 +217,7 @@ class SuperStep:
         record = self.recorded(key, digest, args, kwargs)
         if record is None:
             await self.fresh()
-            return await execute(self, step, key, digest, args, kwargs)
+            return await step.perform(self, key, digest, args, kwargs)
         return await self.replay(record, step.codec.decode)
 
     def recorded(self, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Checkpoint | None:
@@ -238,6 +239,11 @@ class SuperStep:
         if "gate" in self.__dict__ and self.gate.shut:
             await self.gate.passed()
             self.check()
+
+    @property
+    def last(self) -> Batch[Change, CommitOutcome] | None:
+        """The last that it has written."""
+        return self._last
 
     async def flushed(self) -> None:
         """Wait until all that this run has written so far is on disk: before anything leaves the process."""

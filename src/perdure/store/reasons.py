@@ -14,3 +14,13 @@ def recorded_before(key: str, super_step: int, *, under: int, fence: int) -> str
         f"checkpoint {key!r} of super-step {super_step} was recorded under fence {under}; "
         f"fence {fence} cannot record it again"
     )
+
+
+def no_such_effect(what: str) -> str:
+    """Why a change of an effect that is not in the ledger, or whose number is another's, is refused."""
+    return f"effect {what!r} is not in the ledger of its run"
+
+
+def does_not_fit(key: str, state: str, *, attempt: int, asked: str) -> str:
+    """Why a change that an effect's state does not allow is refused."""
+    return f"effect {key!r} is {state!r} at attempt {attempt}; it cannot become {asked!r} now"

@@ -1,12 +1,13 @@
-"""Cancellations: a request that stays, down the tree of runs, and the end at once of what has nobody to clean up."""
+"""Cancellations: a request that stays, down the tree of runs, and the end at once of what has nothing to clean up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perdure.core.effects import Undoing
 from perdure.core.records import Checkpoint, Kind, Run, RunState
 from perdure.core.states import TERMINAL
-from perdure.store.memory import waits
+from perdure.store.memory import effects, waits
 from perdure.store.memory.tables import Tables
 
 
@@ -35,12 +36,22 @@ def _tree(tables: Tables, run: int) -> Iterator[int]:
 
 
 def _request(tables: Tables, run: Run, reason: str, payload: bytes, *, now: int) -> None:
+    if run.state is RunState.HELD and effects.has_undoable(tables, run.id):
+        _send_on(tables, run, reason, payload, now=now)
+        return
     if run.attempt == 0 or run.state is RunState.HELD:
         _end(tables, run, reason, payload, now=now)
         return
     soon = {"ready_at": min(run.ready_at, now)} if run.state is RunState.QUEUED else {}
     tables.move(run.id, cancel=reason, **soon)
     tables.wake(run.id)
+
+
+def _send_on(tables: Tables, run: Run, reason: str, payload: bytes, *, now: int) -> None:
+    """Let a worker undo what a held run has done, and end it then."""
+    tables.begin_undo(run.id, Undoing(RunState.CANCELLED, payload))
+    words = {"cancel": reason, "reason": None, "detail": None}
+    tables.move(run.id, state=RunState.QUEUED, ready_at=now, strikes=0, **words)
 
 
 def _end(tables: Tables, run: Run, reason: str, payload: bytes, *, now: int) -> None:

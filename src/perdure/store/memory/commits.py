@@ -1,9 +1,10 @@
 """Batches: judged run by run first, applied afterwards.
 
 The judgement decides everything that can go wrong, so applying cannot fail half-way. A run's changes stand or fall
-together: one lost or refused change takes the run's others of the same batch with it, and nobody else's. Two things
-are seen only when a change's turn comes, since what the batch says before it counts: a change that bounces, alone, and
-a parking, which comes last, after all that might wake the run.
+together: one lost or refused change takes the run's others of the same batch with it, and nobody else's. What the batch
+says before a change may count for it. So those of effects are judged on a draft of the ledger; and two things are seen
+only when a change's turn comes: a change that bounces, alone, and a parking, which comes last, after all that might
+wake the run.
 """
 
 from __future__ import annotations
@@ -15,36 +16,41 @@ from typing import assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     Change,
     CloseWait,
     CommitOutcome,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     Place,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
     place_of,
 )
+from perdure.core.effects import Undoing
+from perdure.core.limits import NEVER_US
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
 from perdure.core.requests import Bounce
 from perdure.store import reasons
 from perdure.store.memory import cancelling, mail, waits
+from perdure.store.memory.effects import Draft
 from perdure.store.memory.tables import StepKey, Tables
 from perdure.store.slices import within_slices
 
 
 class _Verdict(Enum):
-    """What is to be done with a change whose run was looked at."""
+    """What is to be done with a change whose run was looked at; one that is refused has the reason instead."""
 
     WRITE = "write"
     DONE = "done"
     """It is there already: this is the same batch again."""
     LOST = "lost"
-    REFUSE = "refuse"
     CANCELLED = "cancelled"
     """The run's cancellation was requested, and this does not know of it."""
 
@@ -54,12 +60,13 @@ def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -
     if not tables.is_alive(worker):
         return CommitOutcome(alive=False)
     changes = within_slices(changes)
-    verdicts = [_judge(tables, worker, change) for change in changes]
+    draft = Draft(tables, worker, now=now)
+    verdicts = _judge_all(tables, draft, worker, changes)
     lost = {change.run for change, verdict in zip(changes, verdicts, strict=True) if verdict is _Verdict.LOST}
     refused = {
-        change.run: _reason(tables, change)
+        change.run: verdict
         for change, verdict in reversed(list(zip(changes, verdicts, strict=True)))
-        if verdict is _Verdict.REFUSE and change.run not in lost
+        if isinstance(verdict, str) and change.run not in lost
     }
     cancelled = {
         change.run for change in changes if change.run not in lost and tables.runs[change.run].cancel is not None
@@ -69,6 +76,7 @@ def apply(tables: Tables, worker: int, changes: Sequence[Change], *, now: int) -
         for change, verdict in zip(changes, verdicts, strict=True)
         if verdict is _Verdict.WRITE and change.run not in lost and change.run not in refused
     ]
+    draft.file({change.run for change in sound})
     bounced = _write_all(tables, worker, [change for change in sound if not isinstance(change, ParkRun)], now=now)
     parkings = [change for change in sound if isinstance(change, ParkRun)]
     awake = {change.run for change in parkings if not waits.park(tables, change, now=now)}
@@ -95,7 +103,22 @@ def _write_all(tables: Tables, worker: int, changes: Sequence[Change], *, now: i
     return bounced
 
 
-def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
+def _judge_all(tables: Tables, draft: Draft, worker: int, changes: Sequence[Change]) -> list[_Verdict | str]:
+    """One verdict for each. A settlement whose record the batch has filed before says nothing new."""
+    verdicts: list[_Verdict | str] = []
+    filed: set[tuple[int, StepKey]] = set()
+    for change in changes:
+        verdict = _judge(tables, worker, change)
+        place = None if (at := _address(change)) is None else (change.run, at)
+        if verdict is _Verdict.WRITE and isinstance(change, IntendEffect | SettleEffect) and place not in filed:
+            verdict = draft.judge(change) or verdict
+        if verdict is _Verdict.WRITE and place is not None and not isinstance(change, CloseWait | SendMessage):
+            filed.add(place)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _judge(tables: Tables, worker: int, change: Change) -> _Verdict | str:
     """The two rules: guarded by the fence, and repeatable."""
     run = tables.runs.get(change.run)
     if run is None:
@@ -107,8 +130,10 @@ def _judge(tables: Tables, worker: int, change: Change) -> _Verdict:
         return _Verdict.DONE
     if run.state is not RunState.RUNNING or run.worker != worker or run.fence != change.fence:
         return _Verdict.DONE if own else _Verdict.LOST
+    if own:
+        return _Verdict.DONE
     if found is not None:
-        return _Verdict.DONE if own else _Verdict.REFUSE
+        return reasons.recorded_before(found.key, found.super_step, under=found.fence, fence=change.fence)
     return _Verdict.CANCELLED if run.cancel is not None and not _knows(change) else _Verdict.WRITE
 
 
@@ -117,7 +142,7 @@ def _knows(change: Change) -> bool:
     match change:
         case EndRun():
             return change.outcome is RunState.CANCELLED
-        case ParkRun():
+        case ParkRun() | IntendEffect():
             return change.cancelled
         case _:
             return True
@@ -138,15 +163,6 @@ def _address(change: Change) -> StepKey | None:
     """Where in its run the change files a checkpoint, or None if it files none."""
     place = place_of(change)
     return None if place is None else place[1:]
-
-
-def _reason(tables: Tables, change: Change) -> str:
-    """Why the change was refused, for people."""
-    at = _address(change)
-    assert at is not None
-    found = tables.checkpoints[change.run][at]
-    super_step, key = at
-    return reasons.recorded_before(key, super_step, under=found.fence, fence=change.fence)
 
 
 def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
@@ -174,6 +190,14 @@ def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
             _append(tables, worker, change.record)
         case BuryMessage():
             mail.bury(tables, change)
+        case SettleEffect():
+            if change.record is not None:
+                _append(tables, worker, change.record)
+        case IntendEffect():
+            """Its row is what it comes to: the draft has filed it."""
+        case BeginUndo():
+            if tables.begin_undo(change.run, Undoing(change.outcome, change.payload)):
+                tables.put_blobs(change.thread, change.blobs)
         case ParkRun():
             raise AssertionError("parkings come last")
         case _:
@@ -269,9 +293,9 @@ def _requeue(tables: Tables, change: RequeueRun, *, now: int) -> None:
     run = tables.runs[change.run]
     tables.drop_failures(run, change.drop_keys)
     tables.forget_unfinished_tries(run)
-    ready_at = now + change.delay_us if change.delay_us and run.cancel is None else run.ready_at
-    if change.delay_us and run.deadline_at is not None:
-        ready_at = min(ready_at, run.deadline_at)
+    ready_at = run.ready_at
+    if change.delay_us and run.cancel is None:
+        ready_at = min(now + change.delay_us, NEVER_US if run.deadline_at is None else run.deadline_at)
     tables.move(run.id, state=RunState.QUEUED, worker=None, ready_at=ready_at)
 
 

@@ -27,7 +27,8 @@ from perdure.core.records import (
 from perdure.core.requests import ClaimRequest, NewWorker, RunFilter, StartOutcome, StartRun
 from perdure.errors import StoreUnavailable
 from perdure.store import reasons
-from perdure.store.memory import commits, reading, starts
+from perdure.store.memory import commits, operating, reading, starts
+from perdure.store.memory.ledger import LedgerVerbs
 from perdure.store.memory.tables import Listener, Presence, Tables
 from perdure.store.memory.waiting import WaitingVerbs
 from perdure.store.pages import page_size
@@ -37,7 +38,7 @@ SCHEMA_VERSION = 1
 """Memory has no older schemas."""
 
 
-class MemoryStore(WaitingVerbs):
+class MemoryStore(WaitingVerbs, LedgerVerbs):
     """A store in this process's memory. `now_us` is its clock, so tests can move time.
 
     Clones share the data, on any loop and in any thread. To simulate a worker's death, give the worker a clone of
@@ -291,32 +292,15 @@ class MemoryStore(WaitingVerbs):
 
     # -- operators -------------------------------------------------------------------------------------------
 
-    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
+    async def retry(self, run: int, drop_keys: Sequence[str], *, undo: bool = False) -> Run | None:
         tables = await self._tables()
         with tables.writing() as now:
-            row = tables.runs.get(run)
-            if row is None or row.state not in (RunState.FAILED, RunState.CANCELLED):
-                return row
-            if tables.would_undo(row):
-                return row
-            log = tables.checkpoints[run]
-            for at in [at for at, checkpoint in log.items() if checkpoint.kind is Kind.ENDED]:
-                del log[at]
-            tables.drop_failures(row, drop_keys)
-            tables.forget_unfinished_tries(row)
-            cleared = ("reason", "detail", "ended_at", "cancel", "deadline_at")
-            fresh = {"strikes": 0, "rollback": False, **dict.fromkeys(cleared)}
-            tables.enter(tables.move(run, state=RunState.QUEUED, ready=False, ready_at=now, **fresh))
-            return tables.runs[run]
+            return operating.retry(tables, run, drop_keys, undo=undo, now=now)
 
     async def release(self, run: int) -> Run | None:
         tables = await self._tables()
         with tables.writing() as now:
-            row = tables.runs.get(run)
-            if row is None or row.state is not RunState.HELD:
-                return row
-            tables.forget_unfinished_tries(row)
-            return tables.move(run, state=RunState.QUEUED, ready_at=now, strikes=0, reason=None, detail=None)
+            return operating.release(tables, run, now=now)
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.effects import Effect, EffectEvent, Undoing
 from perdure.core.limits import NEVER_US
 from perdure.core.records import (
     Attempt,
@@ -52,6 +53,13 @@ class Presence:
 
     def __init__(self) -> None:
         self.alive = True
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An effect in the ledger: its row, and the events of its writes. The row's state is as it was written."""
+
+    row: Effect
+    events: tuple[EffectEvent, ...]
 
 
 class Tables:
@@ -100,6 +108,10 @@ class Tables:
         """Messages that are known by their ids: thread and `seq`."""
         self.received: deque[tuple[int, int]] = deque()
         """When which messages left their mailboxes, oldest first, as long as they are known."""
+        self.effects: dict[int, Entry] = {}
+        self.ledger: dict[int, dict[StepKey, int]] = defaultdict(dict)
+        """A run's effects."""
+        self.undoing: dict[int, Undoing] = {}
         self.listeners: list[Listener] = []
         self._hints: set[Hint] = set()
 
@@ -278,6 +290,19 @@ class Tables:
             del log[run.super_step, key]
             for tried in [at for at in attempts if at[:2] == (run.super_step, key)]:
                 del attempts[tried]
+
+    def file(self, entry: Entry) -> None:
+        """Put an effect into the ledger, in the place of what it was before."""
+        self.effects[entry.row.id] = entry
+        self.ledger[entry.row.run][entry.row.super_step, entry.row.key] = entry.row.id
+
+    def begin_undo(self, run: int, undoing: Undoing) -> bool:
+        """Decide how a run ends once its effects have been undone; False where that is decided."""
+        if run in self.undoing:
+            return False
+        self.undoing[run] = undoing
+        self.move(run, undoing=True)
+        return True
 
     def put_blobs(self, thread: int, blobs: Iterable[Blob]) -> None:
         self.blobs[thread].update((blob.digest, blob.data) for blob in blobs)

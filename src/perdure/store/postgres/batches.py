@@ -1,10 +1,10 @@
 """From changes to the arguments of the functions in `functions/commit.sql`: columns, one array each.
 
 A batch of steps alone, the usual one, goes to `append` (a single one to `append_one`); any other to `commit`, which
-takes the same columns first, and one that has to do with waiting to `commit_waits`, which takes those of `commit` first
-(`waits.py` makes the others). What a set-shaped statement cannot take twice is made single here: of two tries with one
-number the later one counts (but one that has ended stays), of a run's boundaries the newest moves it, of a thread's
-snapshots the newest stays.
+takes the same columns first. One that has to do with waiting goes to `commit_waits` and one with effects to
+`commit_effects`, which take the columns of `commit` first (`waits.py` and `effects.py` make the others). What a
+set-shaped statement cannot take twice is made single here: of two tries with one number the later one counts (but one
+that has ended stays), of a run's boundaries the newest moves it, of a thread's snapshots the newest stays.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ from typing import Any, assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     Change,
     CloseWait,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
 )
 from perdure.core.records import Kind, RunState
 from perdure.core.requests import StartRun
 
 Arguments = list[Any]
+_Filing = AppendCheckpoint | BeginSuperStep | EndRun | OpenWait | IntendEffect | SettleEffect | BeginUndo
 
 
 def append_one_arguments(worker: int, step: AppendCheckpoint) -> Arguments:
@@ -84,7 +88,7 @@ class Batch:
         self.requeued: dict[int, int] = {}
         self.dropped: list[tuple[int, str]] = []
         self.held: dict[int, HoldRun] = {}
-        self.filed: list[AppendCheckpoint | BeginSuperStep | EndRun | OpenWait] = []
+        self.filed: list[_Filing] = []
         for change in changes:
             self._add(change)
 
@@ -110,7 +114,11 @@ class Batch:
                     self._step(change.record)
             case SendMessage():
                 self._step(change.record)
-            case OpenWait():
+            case SettleEffect():
+                self.filed.append(change)
+                if change.record is not None:
+                    self._step(change.record)
+            case OpenWait() | IntendEffect() | BeginUndo():
                 self.filed.append(change)
             case BuryMessage() | ParkRun():
                 """Nothing but what `waits.py` makes of it."""
@@ -207,7 +215,7 @@ def _guard(worker: int, changes: Sequence[Change]) -> Arguments:
     return [worker, [run for run, _ in fences], [fence for _, fence in fences]]
 
 
-def _blobs(changes: Iterable[AppendCheckpoint | BeginSuperStep | EndRun | OpenWait]) -> Arguments:
+def _blobs(changes: Iterable[_Filing]) -> Arguments:
     blobs = {(each.thread, blob.digest): blob.data for each in changes if each.blobs for blob in each.blobs}
     return [[thread for thread, _ in blobs], [digest for _, digest in blobs], list(blobs.values())]
 

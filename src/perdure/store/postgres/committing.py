@@ -25,7 +25,7 @@ from perdure.core.changes import (
     place_of,
 )
 from perdure.core.requests import Bounce
-from perdure.store.postgres import batches, failures, schema, waits
+from perdure.store.postgres import batches, effects, failures, schema, waits
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line
 from perdure.store.reasons import recorded_before
@@ -55,6 +55,7 @@ class _Answer:
     forbidden: Sequence[Change] = ()
     bounced: Sequence[tuple[Change, Bounce]] = ()
     awake: frozenset[int] = frozenset()
+    unfit: Sequence[tuple[Change, str]] = ()
 
     @classmethod
     def of(cls, write: _Write, row: Any) -> _Answer:
@@ -73,12 +74,13 @@ class _Answer:
                 for at, why in zip(row.get("bounced") or (), row.get("why") or (), strict=True)
             ],
             awake=frozenset(row.get("awake") or ()),
+            unfit=effects.unfit(write.part, row),
         )
 
     @property
     def is_odd(self) -> bool:
         """Whether nothing was written."""
-        return not self.alive or bool(self.lost or self.done or self.forbidden or self.bounced)
+        return not self.alive or bool(self.lost or self.done or self.forbidden or self.bounced or self.unfit)
 
 
 class _Odd(Exception):
@@ -154,6 +156,10 @@ class Committer:
             rest, gone = await self._sort_out([each for each in batch if each.run in over], answer.lost)
             tally.lost |= gone
             return [[each for each in batch if each.run not in over], rest]
+        if answer.unfit:
+            refused = {change.run: why for change, why in reversed(answer.unfit)}
+            tally.refused |= refused
+            return [[each for each in batch if each.run not in refused]]
         if answer.is_odd:
             for change, why in answer.bounced:
                 assert isinstance(change, CloseWait | SendMessage)
@@ -186,12 +192,30 @@ class Committer:
             return [self._to_write("append_one", batches.append_one_arguments(worker, steps[0]), batch)]
         if len(steps) == len(batch):
             return [self._to_write("append", batches.append_arguments(worker, steps), batch)]
+        if effects.has_effects(batch):
+            return self._writes_with_effects(worker, batch)
         if not waits.has_waits(batch):
             return [self._to_write("commit", batches.Batch(batch).arguments(worker, batch), batch)]
+        return self._writes_with_waits(worker, batch)
+
+    def _writes_with_waits(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
         return [
             self._to_write("commit_waits", batches.Batch(part).arguments(worker, part) + waits.arguments(part), part)
             for part in waits.parts(batch)
         ]
+
+    def _writes_with_effects(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
+        """Each part is guarded as all of the batch, so that a run that is lost is not said to be refused."""
+        parts, rest = effects.parts(batch)
+        later = self._writes_with_waits(worker, rest) if waits.has_waits(rest) else []
+        if not later:
+            parts[-1] += rest
+        return [
+            self._to_write(
+                "commit_effects", batches.Batch(part).arguments(worker, batch) + effects.arguments(part, rest), part
+            )
+            for part in parts
+        ] + later
 
     def _to_write(self, name: str, arguments: Sequence[Any], part: Sequence[Change]) -> _Write:
         return _Write(self._statements[name].text, arguments, part)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from perdure.core.effects import Effect, EffectEvent, EffectFilter
 from perdure.core.records import Attempt, Checkpoint, Outcome, Run, Thread, Worker
 from perdure.core.requests import RunFilter
 from perdure.errors import StoreError
@@ -98,6 +99,28 @@ class Reader:
     async def blobs(self, thread: int, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         found = await self._fetch("blobs", thread=thread, digests=list(digests))
         return {row["digest"]: row["data"] for row in found}
+
+    async def effects(self, where: EffectFilter) -> list[Effect]:
+        values: dict[str, Any] = {
+            "after": -1 if where.after is None else where.after,
+            "state": where.state and where.state.value,
+            "agent": where.agent,
+            "name": where.name,
+            "tenant": where.tenant,
+            "undoable": where.undoable,
+            "limit": page_size(where.limit),
+        }
+        if where.run is None and where.thread_id is None:
+            found = await self._fetch("effects", **values)
+        else:
+            found = await self._fetch("effects_of", run=where.run, thread_id=where.thread_id, **values)
+        return [rows.to_effect(row) for row in found]
+
+    async def get_effects(self, effects: Sequence[int]) -> list[Effect]:
+        return [rows.to_effect(row) for row in await self._fetch("get_effects", effects=list(effects))]
+
+    async def effect_events(self, effect: int) -> list[EffectEvent]:
+        return [rows.to_effect_event(row) for row in await self._fetch("effect_events", effect=effect)]
 
     async def diagnose(self) -> list[Check]:
         """What the doctor says; a server that cannot be reached is a finding too."""

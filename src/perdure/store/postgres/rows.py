@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from perdure.core.effects import Effect, EffectEvent, EffectState, Undoing
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -90,15 +91,28 @@ def to_message(row: Row) -> Message:
     return Message(*row)
 
 
-def to_claimed(row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row]) -> Claimed:
+def to_effect(row: Row) -> Effect:
+    values = dict(row)
+    return Effect(**values | {"state": EffectState(values["state"])})
+
+
+def to_effect_event(row: Row) -> EffectEvent:
+    values = dict(row)
+    return EffectEvent(**values | {"state": EffectState(values["state"])})
+
+
+def to_claimed(
+    row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row], effects: Iterable[Row]
+) -> Claimed:
     (
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
-        now, tenant, priority, deadline_at, cancel, *_,
+        now, tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, *_,
     ) = row  # fmt: skip
     return Claimed(
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
         tuple(map(to_checkpoint, records)), tuple(map(to_attempt, attempts)), now, tuple(map(to_wait, waits)),
-        tenant, priority, deadline_at, cancel,
+        tenant, priority, deadline_at, cancel, tuple(map(to_effect, effects)),
+        None if undo_outcome is None else Undoing(RunState(undo_outcome), undo_payload),
     )  # fmt: skip
 
 

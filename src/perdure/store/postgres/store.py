@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from perdure.core import limits
 from perdure.core.changes import Change, CommitOutcome
+from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
 from perdure.core.records import (
     Attempt,
+    Blob,
     Checkpoint,
     Claimed,
     Interrupt,
@@ -41,8 +43,8 @@ from perdure.core.requests import (
     StartOutcome,
     StartRun,
 )
-from perdure.errors import StoreError
-from perdure.store.postgres import rows, schema
+from perdure.errors import NotSerializable, StoreError
+from perdure.store.postgres import failures, rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
 from perdure.store.postgres.committing import Committer
@@ -193,7 +195,8 @@ class PostgresStore:
         waits = await self._of_claimed(
             "claimed_waits", [row for row in found if row["waits"]], mailbox_max=limits.MAILBOX_MAX
         )
-        logs = [_by_run(each) for each in (records, attempts, waits)]
+        effects = await self._of_claimed("claimed_effects", [row for row in found if row["effects"]])
+        logs = [_by_run(each) for each in (records, attempts, waits, effects)]
         return [rows.to_claimed(row, *(log.get(row["run"], ()) for log in logs)) for row in found]
 
     async def _of_claimed(self, name: str, claimed: list[Any], **values: Any) -> list[Any]:
@@ -246,10 +249,31 @@ class PostgresStore:
     async def fork(self, fork: ForkRun) -> StartOutcome:
         return await self._starter.fork(fork)
 
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    async def effects(self, where: EffectFilter) -> list[Effect]:
+        return await self._reader.effects(where)
+
+    async def get_effects(self, effects: Sequence[int]) -> list[Effect]:
+        return await self._reader.get_effects(effects)
+
+    async def effect_events(self, effect: int) -> list[EffectEvent]:
+        return await self._reader.effect_events(effect)
+
+    async def resolve(self, resolution: Resolution, blobs: Sequence[Blob] = ()) -> Effect | None:
+        values: dict[str, Any] = {name: getattr(resolution, name) for name in ("effect", "outcome", "by", "note")}
+        by_digest = {blob.digest: blob.data for blob in blobs}
+        values |= {"state": resolution.state.value, "b_digest": list(by_digest), "b_data": list(by_digest.values())}
+        try:
+            found = await self._act_and_get("resolve", values, "get_effects", {"effects": [resolution.effect]})
+        except failures.REFUSED as error:
+            raise NotSerializable(f"a value of the resolution cannot be stored: {error}") from error
+        return rows.to_effect(found[0]) if found else None
+
     # -- operators -------------------------------------------------------------------------------------------
 
-    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
-        return await self._sent_on("retry", run, drop_keys=list(drop_keys))
+    async def retry(self, run: int, drop_keys: Sequence[str], *, undo: bool = False) -> Run | None:
+        return await self._sent_on("retry", run, drop_keys=list(drop_keys), undo=undo)
 
     async def release(self, run: int) -> Run | None:
         return await self._sent_on("release", run)
@@ -316,17 +340,21 @@ class PostgresStore:
     async def _sent_on(self, name: str, run: int, /, **values: Any) -> Run | None:
         """What an operator does, and the run as that leaves it: one transaction, for a moment later a worker may have
         claimed it, and the operator would be told that it was not his to send on."""
-        act, get = self._statements[name], self._statements["get_runs"]
+        found = await self._act_and_get(name, {"run": run, **values}, "get_runs", {"runs": [run]})
+        return rows.to_run(found[0]) if found else None
+
+    async def _act_and_get(self, act: str, values: dict[str, Any], get: str, where: dict[str, Any]) -> list[Any]:
+        """Write, and read in the same transaction."""
+        writing, reading = self._statements[act], self._statements[get]
 
         async def work(connection: Any) -> list[Any]:
             async with connection.transaction():
-                await connection.fetch(act.text, *act.arguments({"run": run, **values}))
-                found: list[Any] = await connection.fetch(get.text, *get.arguments({"runs": [run]}))
+                await connection.fetch(writing.text, *writing.arguments(values))
+                found: list[Any] = await connection.fetch(reading.text, *reading.arguments(where))
                 return found
 
         async with self._clients.line() as line:
-            found = await line.use(work)
-        return rows.to_run(found[0]) if found else None
+            return await line.use(work)
 
 
 def _by_run(found: Iterable[Any]) -> dict[int, list[Any]]:

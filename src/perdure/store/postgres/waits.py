@@ -20,6 +20,7 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     EndRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     Place,
@@ -46,7 +47,7 @@ def is_aware(change: Change) -> bool:
     match change:
         case EndRun():
             return change.outcome is RunState.CANCELLED
-        case ParkRun():
+        case ParkRun() | IntendEffect():
             return change.cancelled
         case _:
             return True

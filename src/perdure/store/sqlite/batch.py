@@ -1,8 +1,8 @@
 """A batch's rows, by the statement that takes them.
 
-Each kind of change is written as one set, in the order in which a run meets the kinds. Waits and mail depend on what is
-there, so their changes are decided in their own order first (`waits.py`, `mail.py`); a batch without them does not pay
-for that. Parkings come last, after all that might wake the run.
+Each kind of change is written as one set, in the order in which a run meets the kinds. What becomes of waits, mail and
+effects depends on what is there, so their changes are decided in their own order first (`waits.py`, `mail.py`,
+`effects.py`); a batch without them does not pay for that. Parkings come last, after all that might wake the run.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from typing import Any, Final, assert_never
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     Change,
     CloseWait,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     Place,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
     place_of,
 )
 from perdure.core.records import Blob, Kind, RunState
 from perdure.core.requests import Bounce
 from perdure.store.protocol import Hint
+from perdure.store.sqlite.effects import Effects
 from perdure.store.sqlite.mail import Mail
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waiters import after_end
@@ -36,7 +40,7 @@ from perdure.store.sqlite.waits import STEP_MAX, Waits, due, end_waits, park
 
 _STEP, _BOUNDARY, _ENDED = int(Kind.STEP), int(Kind.BOUNDARY), int(Kind.ENDED)
 
-_DECIDED: Final = frozenset({OpenWait, CloseWait, SendMessage, BuryMessage})
+_DECIDED: Final = frozenset({OpenWait, CloseWait, SendMessage, BuryMessage, IntendEffect, SettleEffect})
 
 
 def needs_deciding(changes: Iterable[Change]) -> bool:
@@ -46,13 +50,15 @@ def needs_deciding(changes: Iterable[Change]) -> bool:
 
 class Batch:
     """Changes on their way to the tables. Where they were `sifted`, what was on record before is not among them, and of
-    two checkpoints with one address the first is the record."""
+    two checkpoints with one address the first is the record. With `misfits`, runs whose changes cannot come from a
+    correct worker, and why, it is not to be written."""
 
     def __init__(self, tx: Transaction, worker: int, changes: Sequence[Change], *, sifted: bool = False) -> None:
         self.tx = tx
         self.worker = worker
         self.bounced: dict[Place, Bounce] = {}
         self.awake: frozenset[int] = frozenset()
+        self.misfits: dict[int, str] = {}
         self.checkpoints: list[tuple[Any, ...]] = []
         self.attempts: list[tuple[Any, ...]] = []
         self.blobs: list[tuple[int, bytes, bytes]] = []
@@ -65,6 +71,8 @@ class Batch:
         self.parks: list[ParkRun] = []
         self.waits: Waits | None = None
         self.mail: Mail | None = None
+        self.effects: Effects | None = None
+        self.undoings: list[BeginUndo] = []
         if sifted:
             self._decide(changes)
         else:
@@ -78,6 +86,8 @@ class Batch:
         buried = [(each.thread, each.seq) for each in changes if isinstance(each, BuryMessage)]
         messages = [each.message for each in changes if isinstance(each, SendMessage)]
         self.mail = Mail(self.tx, messages, [*taken, *buried])
+        effects = [each for each in changes if isinstance(each, IntendEffect | SettleEffect)]
+        self.effects = Effects(self.tx, self.worker, effects)
         filed: set[Place] = set()
         for change in changes:
             at = place_of(change)
@@ -86,6 +96,9 @@ class Batch:
             if why := self._bounce(change):
                 assert isinstance(change, CloseWait | SendMessage)
                 self.bounced[change.run, change.super_step, change.key] = why
+                continue
+            if isinstance(change, IntendEffect | SettleEffect) and (reason := self.effects.why_not(change)):
+                self.misfits.setdefault(change.run, reason)
                 continue
             if at is not None:
                 filed.add(at)
@@ -131,8 +144,12 @@ class Batch:
                 self.holds.append(change)
             case ParkRun():
                 self.parks.append(change)
+            case BeginUndo():
+                self.undoings.append(change)
             case OpenWait() | CloseWait() | SendMessage() | BuryMessage():
                 self._add_decided(change)
+            case IntendEffect() | SettleEffect():
+                self._add_effect(change)
             case _:
                 assert_never(change)
 
@@ -155,6 +172,20 @@ class Batch:
                 self.mail.bury(change)
             case _:
                 assert_never(change)
+
+    def _add_effect(self, change: IntendEffect | SettleEffect) -> None:
+        assert self.effects is not None
+        match change:
+            case IntendEffect():
+                news = self.effects.intend(change)
+            case SettleEffect():
+                news = self.effects.settle(change)
+                if change.record is not None:
+                    self._add_step(change.record)
+            case _:
+                assert_never(change)
+        if news:
+            self._add_blobs(change.thread, change.blobs)
 
     def _add_step(self, c: AppendCheckpoint) -> None:
         at = (c.run, c.super_step, c.key, _STEP, c.seq, c.fence, self.worker, c.attempt, c.digest, c.failed)
@@ -181,11 +212,16 @@ class Batch:
             return False
         if self.attempts:
             tx.write("record_attempts", self.attempts)
+        for undoing in self.undoings:
+            if tx.run("begin_undo", run=undoing.run, outcome=undoing.outcome, payload=undoing.payload):
+                self._add_blobs(undoing.thread, undoing.blobs)
         if self.blobs:
             tx.write("put_blobs", self.blobs)
         if self.waits is not None and self.mail is not None:
             self.waits.write()
             self.mail.write()
+        if self.effects is not None:
+            self.effects.write()
         if self.waited:
             end_waits(tx, list(self.waited.items()))
         if self.steps:

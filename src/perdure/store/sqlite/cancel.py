@@ -1,4 +1,5 @@
-"""Cancelling: what has not begun, or is held, ends at once; of all else it is noted, and its worker ends it."""
+"""Cancelling: what has not begun, or is held, ends at once; of all else it is noted, and its worker ends it. So does
+one for what is held with effects that can be undone."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def cancel_all(tx: Transaction, runs: Sequence[int], reason: str, payload: bytes
     ended = [each for each in family if each.at_once]
     asked = [each for each in family if not each.at_once]
     if asked:
-        tx.run("request_cancel", runs=encode([each.run for each in asked]), reason=reason, now=tx.now)
+        tx.run("request_cancel", runs=encode([each.run for each in asked]), reason=reason, payload=payload, now=tx.now)
         _tell(tx, {each.state for each in asked})
     if ended:
         _end(tx, ended, reason, payload)

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.effects import Effect, Undoing
 from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB, PRIORITY_MAX, SUSPECT_STRIKES
-from perdure.core.records import Attempt, Checkpoint, Claimed, Wait
+from perdure.core.records import Attempt, Checkpoint, Claimed, RunState, Wait
 from perdure.core.requests import ClaimRequest
 from perdure.store.sqlite import rows
+from perdure.store.sqlite.ledger import claimed_effects
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waits import read_waits
 
@@ -50,6 +52,8 @@ class Candidate(msgspec.Struct, array_like=True):
     cancel: str | None
     logged: int
     """Whether there may be more of its super-step than the boundary."""
+    undoing: int
+    """Whether its effects are being undone."""
 
 
 _candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
@@ -66,6 +70,9 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
     tx.run("claim_runs", runs=runs, worker=request.worker, deployment=request.deployment, now=tx.now)
     boundaries = {run: (arguments, state) for run, arguments, state in tx.array("claimed_boundaries", runs=runs)}
     log = _log(tx, [each.run for each in chosen if each.logged])
+    if undoing := [each.run for each in chosen if each.undoing]:
+        for run, outcome, payload in tx.array("claimed_undoings", runs=encode(undoing)):
+            log.undoing[run] = Undoing(RunState(outcome), bytes.fromhex(payload))
     return [_claimed(each, boundaries[each.run], log, tx.now) for each in chosen]
 
 
@@ -115,6 +122,8 @@ class Log:
         self.records: dict[int, list[Checkpoint]] = defaultdict(list)
         self.attempts: dict[int, list[Attempt]] = defaultdict(list)
         self.waits: dict[int, list[Wait]] = defaultdict(list)
+        self.effects: dict[int, list[Effect]] = defaultdict(list)
+        self.undoing: dict[int, Undoing] = {}
 
 
 def _log(tx: Transaction, runs: list[int]) -> Log:
@@ -126,6 +135,8 @@ def _log(tx: Transaction, runs: list[int]) -> Log:
             log.attempts[attempt.run].append(attempt)
         for wait in read_waits(tx, runs, now=tx.now):
             log.waits[wait.run].append(wait)
+        for effect in claimed_effects(tx, runs):
+            log.effects[effect.run].append(effect)
     return log
 
 
@@ -180,4 +191,6 @@ def _claimed(candidate: Candidate, boundary: tuple[str, str | None], log: Log, n
         priority=candidate.priority,
         deadline_at=candidate.deadline_at,
         cancel=candidate.cancel,
+        effects=tuple(log.effects[run]),
+        undoing=log.undoing.get(run),
     )

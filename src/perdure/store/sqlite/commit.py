@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.core.changes import Change, CommitOutcome, EndRun, OpenWait, ParkRun, Place, place_of
+from perdure.core.changes import Change, CommitOutcome, EndRun, IntendEffect, OpenWait, ParkRun, Place, place_of
 from perdure.core.records import RunState
 from perdure.core.requests import Bounce
 from perdure.store import reasons
@@ -57,7 +57,7 @@ def _knows(change: Change) -> bool:
     match change:
         case EndRun():
             return change.outcome is RunState.CANCELLED
-        case ParkRun():
+        case ParkRun() | IntendEffect():
             return change.cancelled
         case _:
             return True
@@ -99,13 +99,13 @@ def _write(tx: Transaction, worker: int, changes: Sequence[Change]) -> Written:
 
 
 def _write_parts(tx: Transaction, worker: int, changes: Sequence[Change], written: Written) -> None:
-    """Write what is not there yet; where a value is refused, halve by run until it is alone with its run's others."""
+    """Write what is not there yet, without the runs that are refused for what they say of effects; where a value is
+    refused, halve by run until it is alone with its run's others."""
     try:
         with tx.savepoint("part"):
             batch = Batch(tx, worker, _news(tx, changes, written.refused), sifted=True)
-            assert batch.write(), "what is there was left out"
-        written.add(batch)
-        return
+            is_whole = bool(batch.misfits) or batch.write()
+            assert is_whole, "what is there was left out"
     except SUSPECT_ERRORS as error:
         if not is_refusal(error):
             raise
@@ -113,6 +113,13 @@ def _write_parts(tx: Transaction, worker: int, changes: Sequence[Change], writte
         if len(runs) == 1:
             written.refused[runs[0]] = str(error)
             return
+    else:
+        if not batch.misfits:
+            written.add(batch)
+            return
+        written.refused |= batch.misfits
+        _write_parts(tx, worker, [each for each in changes if each.run not in batch.misfits], written)
+        return
     lower = set(runs[: len(runs) // 2])
     _write_parts(tx, worker, [each for each in changes if each.run in lower], written)
     _write_parts(tx, worker, [each for each in changes if each.run not in lower], written)

@@ -18,15 +18,18 @@ def release(tx: Transaction, run: int) -> Run | None:
     return _requeue(tx, found, ready=found.ready, again=False)
 
 
-def retry(tx: Transaction, run: int, drop_keys: Sequence[str]) -> Run | None:
-    """Send a failed or cancelled run on, in its old place in its thread's order."""
+def retry(tx: Transaction, run: int, drop_keys: Sequence[str], *, undo: bool) -> Run | None:
+    """Send a failed or cancelled run on, in its old place in its thread's order; with `undo`, only to undo."""
     found = _get(tx, run)
     if found is None or found.state not in (RunState.FAILED, RunState.CANCELLED):
         return found
     head = tx.row("head_of_thread", thread=found.thread)
     goes_first = head is None or _gives_way(head, found)
-    if tx.value("would_undo", run=run, goes_first=goes_first):
+    if not _may_go_on(tx, found, goes_first=goes_first, undo=undo):
         return found
+    if undo:
+        tx.run("begin_undo_by_hand", run=run)
+        tx.run("begin_undo_again", run=run)
     for key in drop_keys:
         tx.run("forget_attempts", run=run, key=key)
         tx.run("forget_failure", run=run, key=key)
@@ -34,7 +37,15 @@ def retry(tx: Transaction, run: int, drop_keys: Sequence[str]) -> Run | None:
     if head is not None and goes_first:
         tx.run("unready", run=head[0])
     tx.run("deepen_thread", thread=found.thread, head=run if goes_first else head[0])
-    return _requeue(tx, found, ready=goes_first, again=True)
+    return _requeue(tx, found, ready=goes_first, again=True, undo=undo)
+
+
+def _may_go_on(tx: Transaction, run: Run, *, goes_first: bool, undo: bool) -> bool:
+    """Whether an ended run has something left to undo; or, without `undo`, whether its code may run on: nothing that
+    it has done was undone, and it would not undo the state of later runs."""
+    if undo:
+        return bool(tx.value("has_effects_to_undo", run=run.id))
+    return not run.undoing and not tx.value("would_undo", run=run.id, goes_first=goes_first)
 
 
 def watch(tx: Transaction, runs: Sequence[int]) -> None:
@@ -49,9 +60,9 @@ def _gives_way(head: tuple[int, int, bool], run: Run) -> bool:
     return bool(untouched) and run.ordinal < ordinal
 
 
-def _requeue(tx: Transaction, run: Run, *, ready: bool, again: bool) -> Run | None:
+def _requeue(tx: Transaction, run: Run, *, ready: bool, again: bool, undo: bool = False) -> Run | None:
     tx.run("forget_unfinished_tries", run=run.id)
-    tx.run("requeue_by_hand", run=run.id, ready=ready, again=again, now=tx.now)
+    tx.run("requeue_by_hand", run=run.id, ready=ready, again=again, undo=undo, now=tx.now)
     if ready:
         tx.hints.add(Hint.WORK)
     return _get(tx, run.id)

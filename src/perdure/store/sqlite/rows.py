@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.effects import Effect, EffectEvent, EffectState
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -40,6 +41,7 @@ def _run(row: list[Any]) -> Run:
     row[21] = _names(row[21])
     row[26] = bool(row[26])
     row[29] = bool(row[29])
+    row[30] = bool(row[30])
     return Run(*row)
 
 
@@ -72,6 +74,19 @@ def _interrupt(row: list[Any]) -> Interrupt:
     return Interrupt(*row)
 
 
+def _effect(row: list[Any]) -> Effect:
+    row[12] = bool(row[12])
+    row[13] = EffectState(row[13])
+    row[17] = bytes.fromhex(row[17])
+    row[18] = blob(row[18])
+    return Effect(*row)
+
+
+def _effect_event(row: list[Any]) -> EffectEvent:
+    row[3] = EffectState(row[3])
+    return EffectEvent(*row)
+
+
 def _message(row: list[Any]) -> Message:
     row[5] = bytes.fromhex(row[5])
     return Message(*row)
@@ -89,11 +104,18 @@ def _worker(row: list[Any]) -> Worker:
     return Worker(*row)
 
 
+def _columns(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields' columns: `by` is no name for one."""
+    return tuple("said_by" if field == "by" else field for field in fields)
+
+
 RUN: Final = Shape(Run.__struct_fields__, frozenset(), _run)
 CHECKPOINT: Final = Shape(Checkpoint.__struct_fields__, frozenset({"payload", "state"}), _checkpoint)
 ATTEMPT: Final = Shape(Attempt.__struct_fields__, frozenset({"error"}), _attempt)
 WAIT: Final = Shape(Wait.__struct_fields__, frozenset(), _wait)
 INTERRUPT: Final = Shape(Interrupt.__struct_fields__, frozenset({"payload", "schema", "answer"}), _interrupt)
+EFFECT: Final = Shape(_columns(Effect.__struct_fields__), frozenset({"arguments", "outcome"}), _effect)
+EFFECT_EVENT: Final = Shape(_columns(EffectEvent.__struct_fields__), frozenset(), _effect_event)
 MESSAGE: Final = Shape(Message.__struct_fields__, frozenset({"payload"}), _message)
 OUTCOME: Final = Shape(Outcome.__struct_fields__, frozenset({"payload"}), _outcome)
 THREAD: Final = Shape(Thread.__struct_fields__, frozenset(), lambda row: Thread(*row))

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from perdure.core.changes import Change, CommitOutcome
+from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
 from perdure.core.records import (
     Attempt,
+    Blob,
     Checkpoint,
     Claimed,
     Interrupt,
@@ -49,6 +51,7 @@ from perdure.store.sqlite import (
     commit,
     filesystem,
     forks,
+    ledger,
     mail,
     operate,
     questions,
@@ -272,10 +275,24 @@ class SQLiteStore:
     async def fork(self, fork: ForkRun) -> StartOutcome:
         return await self._write(partial(forks.fork, asked=fork))
 
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    async def effects(self, where: EffectFilter) -> list[Effect]:
+        return await self._read(partial(ledger.effects, where=where))
+
+    async def get_effects(self, effects: Sequence[int]) -> list[Effect]:
+        return await self._read(partial(ledger.get_effects, effects=effects))
+
+    async def effect_events(self, effect: int) -> list[EffectEvent]:
+        return await self._read(partial(ledger.effect_events, effect=effect))
+
+    async def resolve(self, resolution: Resolution, blobs: Sequence[Blob] = ()) -> Effect | None:
+        return await self._write(partial(ledger.resolve, found=resolution, blobs=blobs))
+
     # -- operators -------------------------------------------------------------------------------------------
 
-    async def retry(self, run: int, drop_keys: Sequence[str]) -> Run | None:
-        return await self._write(partial(operate.retry, run=run, drop_keys=drop_keys))
+    async def retry(self, run: int, drop_keys: Sequence[str], *, undo: bool = False) -> Run | None:
+        return await self._write(partial(operate.retry, run=run, drop_keys=drop_keys, undo=undo))
 
     async def release(self, run: int) -> Run | None:
         return await self._write(partial(operate.release, run=run))

@@ -29,9 +29,12 @@ DIALECT: Final = sql.Dialect("sqlite", prefix="", positional=False)
 STATEMENTS: Final = sql.load(DIALECT)
 
 ROWS_A_STATEMENT: Final = 2_048
-"""Rows of one `values`: a whole batch (`COMMIT_ROWS_MAX`), and with 14 columns still under SQLite's limit of 32,766
-parameters. A set is filled up with nulls to a power of two, so that twelve texts of each statement serve all sizes and
-stay prepared; preparing one costs twice as much as executing it."""
+"""Rows of one `values`: a whole batch (`COMMIT_ROWS_MAX`), or half of one where the rows are wide. A set is filled up
+with nulls to a power of two, so that twelve texts of each statement serve all sizes and stay prepared; preparing one
+costs twice as much as executing it."""
+
+COLUMNS_WIDE: Final = 16
+"""From so many columns on, that many rows would be over SQLite's limit of 32,766 parameters."""
 
 _ROW: Final = re.compile(r"\(\?(?:, \?)*\)")
 
@@ -74,8 +77,9 @@ class Reader:
 
         The statement ignores rows of nulls.
         """
-        for start in range(0, len(rows), ROWS_A_STATEMENT):
-            part = rows[start : start + ROWS_A_STATEMENT]
+        most = ROWS_A_STATEMENT if not rows or len(rows[0]) < COLUMNS_WIDE else ROWS_A_STATEMENT // 2
+        for start in range(0, len(rows), most):
+            part = rows[start : start + most]
             size = 1 << (len(part) - 1).bit_length()
             values = list(chain.from_iterable(part))
             values += [None] * ((size - len(part)) * len(part[0]))

@@ -34,9 +34,11 @@ from perdure.testing.conformance.claiming import Claiming
 from perdure.testing.conformance.committing import Committing
 from perdure.testing.conformance.deadlines import Deadlines
 from perdure.testing.conformance.displacing import Displacing
+from perdure.testing.conformance.effects import Acting
 from perdure.testing.conformance.forking import Forking
 from perdure.testing.conformance.harness import Bench, Harness, scenario
 from perdure.testing.conformance.interrupts import Asking
+from perdure.testing.conformance.ledger import Auditing
 from perdure.testing.conformance.living import Living
 from perdure.testing.conformance.mailboxes import Mailing
 from perdure.testing.conformance.meeting import Meeting
@@ -48,6 +50,8 @@ from perdure.testing.conformance.reading import Hinting, Reading
 from perdure.testing.conformance.recovery import Recovery
 from perdure.testing.conformance.repeating import Repeating
 from perdure.testing.conformance.starting import Starting
+from perdure.testing.conformance.undoing import Undoing
+from perdure.testing.conformance.vouching import Vouching
 from perdure.testing.conformance.waiting import Waiting
 from perdure.testing.conformance.waking import Waking
 
@@ -77,6 +81,10 @@ class StoreConformance(
     Displacing,
     Forking,
     Meeting,
+    Acting,
+    Vouching,
+    Auditing,
+    Undoing,
     Agreement,
 ):
     """Every scenario. Subclass it, give it a `store()` and an `advance_s()`."""

@@ -8,16 +8,20 @@ from typing import Any
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     CloseWait,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
 )
+from perdure.core.effects import EffectState, Resolution
 from perdure.core.records import Blob, Claimed, HeldReason, RunState, WaitKind
 from perdure.core.requests import NewAnswer, NewMessage, Parent
 
@@ -111,6 +115,44 @@ def bury(claimed: Claimed, seq: int, reason: str = "of no known type") -> BuryMe
 def park(claimed: Claimed, *, cancelled: bool = False) -> ParkRun:
     """This claim's run, let go of while it waits."""
     return ParkRun(**at(claimed), cancelled=cancelled)
+
+
+def intend(claimed: Claimed, effect: int, key: str = "e", attempt: int = 1, **fields: Any) -> IntendEffect:
+    """An effect of this claim, about to be dispatched; with `undo`, its undo."""
+    default: dict[str, Any] = {
+        "super_step": claimed.super_step,
+        "name": "pay",
+        "code": "shop:pay",
+        "idempotency_key": f"key of {effect}",
+        "policy": "retry",
+        "undoable": True,
+        "digest": 7,
+        "arguments": b"arguments",
+    }
+    return IntendEffect(key=key, effect=effect, attempt=attempt, **(at(claimed) | default | fields))
+
+
+def settle(
+    claimed: Claimed, effect: int, state: EffectState = EffectState.DONE, attempt: int = 1, **fields: Any
+) -> SettleEffect:
+    """What became of an effect of this claim. `key` files its record with it, with the outcome as its payload; `seq` is
+    the record's."""
+    outcome = fields.pop("outcome", b"receipt" if state is EffectState.DONE else None)
+    key, seq = fields.pop("key", None), fields.pop("seq", 1)
+    failed = state is not EffectState.DONE
+    record = None if key is None else step(claimed, key, outcome or b"", seq=seq, attempt=attempt, failed=failed)
+    default: dict[str, Any] = {"effect": effect, "attempt": attempt, "record": record}
+    return SettleEffect(state=state, outcome=outcome, **(at(claimed) | default | fields))
+
+
+def undo(claimed: Claimed, outcome: RunState = RunState.FAILED, payload: bytes = b"why", **fields: Any) -> BeginUndo:
+    """The decision how this claim's run will end."""
+    return BeginUndo(outcome=outcome, payload=payload, **(at(claimed) | fields))
+
+
+def found_out(effect: int, state: EffectState, outcome: bytes | None = None, **fields: Any) -> Resolution:
+    """What a person has found out about an effect."""
+    return Resolution(effect, state, outcome, **({"by": "ann", "note": "looked"} | fields))
 
 
 def cancelled(claimed: Claimed, payload: bytes = b"cancelled", **fields: Any) -> EndRun:

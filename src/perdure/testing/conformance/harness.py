@@ -17,6 +17,7 @@ import msgspec
 
 from perdure.core import limits
 from perdure.core.changes import Change, CommitOutcome, NewInterrupt, OpenWait
+from perdure.core.effects import Effect, EffectFilter, EffectState
 from perdure.core.records import (
     Checkpoint,
     Claimed,
@@ -52,12 +53,16 @@ from perdure.testing.conformance.builders import (
     close,
     end,
     fail,
+    found_out,
     hold,
+    intend,
     parent,
     park,
     requeue,
     send,
+    settle,
     step,
+    undo,
     wait,
 )
 
@@ -77,15 +82,19 @@ __all__ = [
     "end",
     "eventually",
     "fail",
+    "found_out",
     "hints",
     "hold",
     "in_threads",
+    "intend",
     "parent",
     "park",
     "requeue",
     "scenario",
     "send",
+    "settle",
     "step",
+    "undo",
     "wait",
 ]
 
@@ -265,6 +274,18 @@ class Bench:
         await self.commit(worker, wait(claimed, key, WaitKind.ANSWER, interrupt=question, **fields))
         return question.id
 
+    async def intended(self, worker: int, claimed: Claimed, key: str = "e", **fields: Any) -> int:
+        """Intend an effect in this claim's run; the effect's id."""
+        effect = await self.new_id()
+        await self.commit(worker, intend(claimed, effect, key, **fields))
+        return effect
+
+    async def done(self, worker: int, claimed: Claimed, key: str = "e", **fields: Any) -> int:
+        """An effect of this claim's run that was done and is on record; its id."""
+        effect = await self.intended(worker, claimed, key, **fields)
+        await self.commit(worker, settle(claimed, effect, key=key))
+        return effect
+
     async def message(self, thread_id: str = "thread", label: str = "note", **fields: Any) -> NewMessage:
         """A message on its way, under a fresh number, from outside."""
         default: dict[str, Any] = {"sender": "", "payload": b"hello"}
@@ -306,6 +327,18 @@ class Bench:
     async def interrupt(self, interrupt: int) -> Interrupt:
         (found,) = await self.store.get_interrupts([interrupt])
         return found
+
+    async def effect(self, effect: int) -> Effect:
+        (found,) = await self.store.get_effects([effect])
+        return found
+
+    async def events(self, effect: int) -> list[tuple[EffectState, int]]:
+        """What was written of an effect, each with the attempt of which it was said."""
+        return [(event.state, event.attempt) for event in await self.store.effect_events(effect)]
+
+    async def ledger(self, **fields: Any) -> list[int]:
+        """The effects that these filters let through; their ids."""
+        return [row.id for row in await self.store.effects(EffectFilter(**fields))]
 
     async def inbox(self, **fields: Any) -> list[int]:
         """The interrupts that these filters let through, the open ones if nothing else is said; their ids."""

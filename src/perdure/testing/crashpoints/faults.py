@@ -22,7 +22,7 @@ from perdure.store.protocol import Store
 WRITES: Final = frozenset(
     {
         "reserve_ids", "register", "start", "claim", "commit", "give_back", "retire", "take_over", "retry", "release",
-        "cancel", "answer", "send", "revive", "fork",
+        "cancel", "answer", "send", "revive", "fork", "resolve",
     }
 )  # fmt: skip
 """The verbs that write rows. Left out is what only extends a lease or leaves a note for whoever sends hints."""

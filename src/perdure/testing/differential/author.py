@@ -5,7 +5,8 @@ what the reference answered and remembers. So most operations mean something: cl
 fence. Often enough they do not: stale fences, other people's runs, the dead and the retired, batches told twice,
 records that exist, what comes after the end. A seed gives the same program on every machine.
 
-What a worker sends is drawn in `batches.py` and `pauses.py`, what people ask in `outsiders.py`; the rest is here.
+What a worker sends is drawn in `batches.py`, `pauses.py` and `deeds.py`, what people ask in `outsiders.py`; the rest is
+here.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Author:
             self.take_over: 6, self.wear_out: 1, self.retire: 1, self.give_back: 3, self.release: 6, self.retry: 6,
             self.advance: 5, self.attend: 2, self.crash: 2, self.watch: 1, self.reserve: 1, self.read: 14,
             self.outsiders.answer: 10, self.outsiders.send: 6, self.outsiders.revive: 12, self.outsiders.cancel: 5,
-            self.fork: 2,
+            self.fork: 2, self.resolve: 5, self.undo: 3,
         }  # fmt: skip
 
     # -- going on --------------------------------------------------------------------------------------------
@@ -334,14 +335,26 @@ class Author:
         run = self._run(RunState.FAILED, RunState.CANCELLED)
         return [Call("retry", (run, keys), by=self._by())]
 
+    def resolve(self) -> Sequence[Operation]:
+        return self.batches.deeds.resolve(self._by())
+
+    def undo(self) -> Sequence[Operation]:
+        return self.batches.deeds.retry(self._by())
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self) -> Sequence[Operation]:
-        draws = (self._list_runs, self._list_threads, self._log, self._history, self._by_id, self._waits, self._waits)
+        draws = (
+            self._list_runs, self._list_threads, self._log, self._history, self._by_id, self._waits, self._waits,
+            self._effects,
+        )  # fmt: skip
         return [self.random.choice(draws)()]
 
     def _waits(self) -> Operation:
         return self.outsiders.read(self._run(), self._worker(), self._limit())
+
+    def _effects(self) -> Operation:
+        return self.batches.deeds.read(self._run(), self._limit(), self._by())
 
     def _list_runs(self) -> Operation:
         choose = self.random.choice

@@ -15,14 +15,17 @@ from perdure.core.changes import (
     CloseWait,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     Place,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
     record_of,
 )
 from perdure.core.records import Claimed, HeldReason, RunState
+from perdure.testing.differential.deeds import Deeds
 from perdure.testing.differential.operations import UNIT_S, blob
 from perdure.testing.differential.pauses import Pauses
 from perdure.testing.differential.sight import Sight
@@ -32,6 +35,8 @@ KEYS: Final = ("a", "b", "c", "d", "e/1")
 
 FAILING: Final = ("c", "d")
 
+ACTS: Final = 0.25
+"""How often a slice is about an effect only."""
 
 UNIVERSE: Final = tuple(blob(data) for data in (b"shared", b"1", b"2", *(key.encode() for key in KEYS)))
 """Every blob there is."""
@@ -44,13 +49,16 @@ class Batches:
         self.random = source
         self.sight = sight
         self.pauses = Pauses(source, sight, new_id=new_id, record=self._step, blobs=(blob(b"shared"),))
+        self.deeds = Deeds(source, sight, new_id=new_id, record=self._step)
         self._seq = 0
         self._opened: set[int] = set()
         """Runs that have opened waits, perhaps."""
 
     def slice(self, claimed: Claimed, super_step: int) -> list[Change]:
         """What an execution of a run might send, in an order it might send it in. Now and then it goes on after it has
-        said that it ended, or records a step twice."""
+        said that it ended, or records a step twice. Whoever acts may say no more until he has heard."""
+        if self.random.random() < ACTS:
+            return [self.deeds.any_kind(claimed, super_step)]
         changes: list[Change] = []
         careless = self.random.random() < 0.15
         taken: set[tuple[int, str]] = set()
@@ -64,6 +72,8 @@ class Batches:
                 changes.append(self._attempt(claimed, super_step, key))
             elif draw < 0.6:
                 changes.append(self._waiting(claimed, super_step))
+            elif draw < 0.65:
+                changes.append(self.deeds.any_kind(claimed, super_step))
             elif careless or (super_step, key) not in taken:
                 taken.add((super_step, key))
                 changes.append(self._step(claimed, super_step, key))
@@ -83,6 +93,7 @@ class Batches:
             self._requeue(claimed),
             self._hold(claimed),
             *(self._any_pause(claimed, super_step) for _ in range(4)),
+            *(self.deeds.any_kind(claimed, super_step) for _ in range(2)),
         )
         return moved(self.random.choice(kinds), run=run, fence=fence)
 
@@ -175,7 +186,7 @@ class Batches:
 
 def moved(change: Change, *, run: int, fence: int) -> Change:
     """The same change of another run, or under another fence; its record goes along."""
-    if isinstance(change, CloseWait | SendMessage) and change.record is not None:
+    if isinstance(change, CloseWait | SendMessage | SettleEffect) and change.record is not None:
         record = msgspec.structs.replace(change.record, run=run, fence=fence)
         return msgspec.structs.replace(change, run=run, fence=fence, record=record)
     return msgspec.structs.replace(change, run=run, fence=fence)
@@ -183,10 +194,10 @@ def moved(change: Change, *, run: int, fence: int) -> Change:
 
 def plain(changes: Sequence[Change]) -> list[Change]:
     """The batch without what no worker sends, and of which nothing is said: a wait that is opened under the key of a
-    record beside it."""
+    record beside it, and what else is said of an effect that is intended."""
     recorded: set[Place] = set()
     found: list[Change] = []
-    for change in changes:
+    for change in Deeds.plain(changes):
         if (record := record_of(change)) is not None:
             recorded.add((record.run, record.super_step, record.key))
         if not isinstance(change, OpenWait) or (change.run, change.super_step, change.key) not in recorded:
@@ -195,7 +206,8 @@ def plain(changes: Sequence[Change]) -> list[Change]:
 
 
 def apart(strays: Sequence[Change], mine: Sequence[Change]) -> list[Change]:
-    """The strays without those that may bounce, of runs that the batch is about anyway: a change that both bounces and
-    comes too late may be told as either."""
+    """The strays without those that may bounce, or may not fit an effect, of runs that the batch is about anyway: a
+    change that both bounces and comes too late may be told as either."""
     runs = {change.run for change in mine}
-    return [each for each in strays if each.run not in runs or not isinstance(each, CloseWait | SendMessage)]
+    either = CloseWait | SendMessage | IntendEffect | SettleEffect
+    return [each for each in strays if each.run not in runs or not isinstance(each, either)]

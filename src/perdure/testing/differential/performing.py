@@ -16,7 +16,8 @@ from unittest import mock
 import msgspec
 
 from perdure.core import limits
-from perdure.core.changes import Change, CommitOutcome, EndRun, ParkRun
+from perdure.core.changes import Change, CommitOutcome, EndRun, IntendEffect, ParkRun, SettleEffect
+from perdure.core.effects import EffectFilter
 from perdure.core.records import Blob, Checkpoint
 from perdure.core.requests import InterruptFilter, NewWorker, RunFilter
 from perdure.store.protocol import Store
@@ -192,11 +193,14 @@ class Performance:
 
 def comparable(outcome: CommitOutcome, changes: Sequence[Change]) -> CommitOutcome:
     """A batch's outcome without what a store need not say: that a change bounced where none of its run's changes were
-    written, and that a cancellation was requested which forbids nothing that is asked for here."""
+    written, that a cancellation was requested which forbids nothing that is asked for here, and in which words a change
+    of an effect was refused."""
     unwritten = outcome.lost | outcome.refused.keys()
-    ends = {change.run for change in changes if isinstance(change, EndRun | ParkRun)}
+    ends = {change.run for change in changes if isinstance(change, EndRun | ParkRun | IntendEffect)}
+    acted = {change.run for change in changes if isinstance(change, IntendEffect | SettleEffect)}
     return msgspec.structs.replace(
         outcome,
+        refused={run: "" if run in acted else why for run, why in outcome.refused.items()},
         bounced={place: why for place, why in outcome.bounced.items() if place[0] not in unwritten},
         cancelled=outcome.cancelled & ends,
     )
@@ -207,6 +211,7 @@ async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:
     runs = await store.list_runs(RunFilter(limit=limits.LIST_ROWS_MAX))
     threads = await store.list_threads(limit=limits.LIST_ROWS_MAX)
     ids = [run.id for run in runs]
+    effects = await store.effects(EffectFilter(limit=limits.LIST_ROWS_MAX))
     return {
         "runs": runs,
         "by id": await store.get_runs(ids),
@@ -222,6 +227,8 @@ async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:
         "questions": await store.interrupts(InterruptFilter(state=None, limit=limits.LIST_ROWS_MAX)),
         "mail": {thread.id: await store.mailbox(thread.id) for thread in threads},
         "dead letters": await store.dead_letters(),
+        "effects": effects,
+        "what was written of them": [await store.effect_events(row.id) for row in effects],
         "blobs": {thread.id: await store.blobs(thread.id, digests) for thread in threads},
     }
 

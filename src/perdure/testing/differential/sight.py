@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.core.effects import Effect
 from perdure.core.records import InterruptState, Run, RunState, Wait
 from perdure.store.memory.tables import Tables
 
@@ -33,6 +34,15 @@ class Sight:
     def has_waited(self, run: int) -> bool:
         """Whether a run has waits, or has asked something."""
         return bool(self._tables.waits.get(run) or self._tables.asked.get(run))
+
+    def effects_of(self, run: int) -> list[Effect]:
+        """A run's effects, as they were written."""
+        return [self._tables.effects[each].row for each in self._tables.ledger.get(run, {}).values()]
+
+    def effect_at(self, run: int, super_step: int, key: str) -> Effect | None:
+        """The effect under this key, if there is one."""
+        known = self._tables.ledger.get(run, {}).get((super_step, key))
+        return None if known is None else self._tables.effects[known].row
 
     def questions(self, *states: InterruptState) -> list[int]:
         """The questions in one of these states; all without one."""

@@ -21,6 +21,9 @@ from perdure.testing.rehearsal.faults import Fault, Moment, striking
 from perdure.testing.simulation.wire import Request
 from perdure.testing.simulation.world import World
 
+_ASKED: Final = re.compile(r"~\d+\?$")
+"""The end of the place where an effect waits for somebody to say what became of it."""
+
 _BETWEEN_TRIES: Final = re.compile(r"~\d{1,9}$")
 _CHILD: Final = re.compile(rf"{CHILD_KEY}r(\d+)/(\d+)/(.*)", re.DOTALL)
 
@@ -105,7 +108,7 @@ def moment(at_us: int) -> datetime:
 
 
 def _name_in(key: str) -> str:
-    return key.rpartition("/")[2].partition("#")[0]
+    return _ASKED.sub("", key.rpartition("/")[2]).partition("#")[0]
 
 
 def _holds(change: Change, answer: CommitOutcome) -> bool:
@@ -131,8 +134,9 @@ def _places(request: Request) -> Iterator[tuple[Place, int]]:
     """The places of steps and verbs that a request writes at, and the fences of their runs."""
     if request.verb == "commit":
         for change in request.args[1]:
-            if _opens(change) or record_of(change) is not None:
-                yield (change.run, change.super_step, change.key), change.fence
+            at = record_of(change) or (change if _opens(change) else None)
+            if at is not None:
+                yield (at.run, at.super_step, at.key), change.fence
     elif request.verb == "start":
         for asked in request.args[0]:
             if (place := _started_at(asked)) is not None:

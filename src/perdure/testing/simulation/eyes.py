@@ -16,9 +16,11 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     EndRun,
+    IntendEffect,
     OpenWait,
     SendMessage,
 )
+from perdure.core.effects import EffectFilter
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.requests import InterruptFilter, RunFilter
 from perdure.core.states import UNFINISHED
@@ -39,6 +41,8 @@ class Eyes:
     store: Store
     _waits: bool = False
     """Whether anybody has ever waited for anything: before that there is nothing to be seen."""
+    _effects: bool = False
+    """The same of effects."""
 
     async def look(self, request: Request, answer: Any, before: Look, now_us: int) -> Write:
         """What was asked and answered, and the rows before it and after."""
@@ -46,7 +50,7 @@ class Eyes:
         changes: tuple[Change, ...] = tuple(request.args[1]) if verb == "commit" else ()
         now = Look(
             before.runs, before.workers, before.threads, before.logs, before.tries, before.waits, before.interrupts,
-            before.mail, before.dead,
+            before.mail, before.dead, before.effects,
         )  # fmt: skip
         touched: list[int] = []
         if verb in ON_WORKERS:
@@ -60,6 +64,7 @@ class Eyes:
             await self._logs(now, touched)
             await self._look_at_waits(now, verb, changes, touched)
             await self._look_at_mail(now, request, changes)
+        await self._look_at_effects(now, changes)
         await self._blobs(now, changes)
         return Write(verb, request.args, request.kwargs, answer, before, now, tuple(touched), now_us)
 
@@ -103,6 +108,13 @@ class Eyes:
             now.mail = dict(now.mail)
         for thread in sorted(threads):
             now.mail[thread] = {row.seq: row for row in await self.store.mailbox(thread, limit=LIST_ROWS_MAX)}
+
+    async def _look_at_effects(self, now: Look, changes: tuple[Change, ...]) -> None:
+        """The whole ledger: whose claim is over is seen by it, too."""
+        self._effects = self._effects or any(isinstance(change, IntendEffect) for change in changes)
+        if self._effects:
+            rows = await self.store.effects(EffectFilter(limit=LIST_ROWS_MAX))
+            now.effects = {row.id: row for row in rows}
 
     async def _blobs(self, now: Look, changes: tuple[Change, ...]) -> None:
         for change in changes:

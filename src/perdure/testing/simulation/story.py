@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from perdure.core.changes import Change, CloseWait, CommitOutcome, EndRun, OpenWait, SendMessage
+from perdure.core.changes import (
+    BeginUndo,
+    Change,
+    CloseWait,
+    CommitOutcome,
+    EndRun,
+    IntendEffect,
+    OpenWait,
+    SendMessage,
+    SettleEffect,
+)
 from perdure.core.records import Run, TakenOver
 from perdure.core.requests import Answered, NotAnswered, StartRun
 from perdure.testing.simulation.wire import Request
@@ -54,6 +64,12 @@ def _change(change: Change) -> str:
             return f"{name} {key!r} {end}"
         case OpenWait() | SendMessage():
             return f"{name} {change.key!r}"
+        case IntendEffect(key=key, attempt=attempt, undo=undo):
+            return f"{name} {'undo of ' if undo else ''}{key!r} try {attempt}"
+        case SettleEffect(effect=effect, attempt=attempt, state=state):
+            return f"{name} e{effect} try {attempt} {state}{'' if change.record is None else ', recorded'}"
+        case BeginUndo():
+            return f"{name} {change.outcome}"
         case _:
             return name
 

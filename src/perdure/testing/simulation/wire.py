@@ -28,12 +28,12 @@ from perdure.testing.simulation.world import Process, World
 
 WRITES: Final = frozenset(
     {"start", "claim", "commit", "register", "renew", "attend", "take_over", "retire", "give_back", "retry", "release",
-     "set_idle", "cancel", "answer", "send", "revive", "fork"}
+     "set_idle", "cancel", "answer", "send", "revive", "fork", "resolve"}
 )  # fmt: skip
 """The verbs after which rows may differ."""
 
-WORDS: Final = frozenset({"cancel", "answer", "send", "revive", "fork"})
-"""The verbs by which people (and agents) say what a run may wait for."""
+WORDS: Final = frozenset({"cancel", "answer", "send", "revive", "fork", "resolve"})
+"""The verbs by which people (and agents) say what a run may wait for, or has done."""
 
 DEATHS: Final = WORDS | {"start", "claim", "commit", "register", "retire", "take_over", "give_back"}
 """The verbs around which a process may die."""

@@ -29,6 +29,7 @@ from perdure.testing.simulation.rules.cancellations import of_cancel, of_cancell
 from perdure.testing.simulation.rules.claims import of_claim
 from perdure.testing.simulation.rules.closings import of_closings
 from perdure.testing.simulation.rules.commits import of_commit
+from perdure.testing.simulation.rules.effects import of_effects
 from perdure.testing.simulation.rules.forks import of_fork
 from perdure.testing.simulation.rules.logs import of_logs
 from perdure.testing.simulation.rules.look import Look, Write
@@ -134,6 +135,7 @@ class Witness:
         yield from of_waits(write)
         yield from of_wakes(write)
         yield from of_questions(write)
+        yield from of_effects(write)
         yield from of_cancelled_runs(write)
         yield from of_commit(write, annals)
         yield from of_closings(write, annals, lambda agent: self.roles[agent].withdraws)

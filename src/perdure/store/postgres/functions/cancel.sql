@@ -58,7 +58,8 @@ begin
 end
 $$;
 
--- Request the cancellation of these runs, which `lock_tree` returned; `p_payload` is how one ends that ends at once.
+-- Request the cancellation of these runs, which `lock_tree` returned; `p_payload` is how one ends that ends at once, or
+-- once a worker has undone its effects, where it is held and has some.
 create or replace function perdure.request_cancel(p_runs bigint[], p_reason text, p_payload bytea) returns void
 language plpgsql volatile
 as $$
@@ -66,18 +67,33 @@ declare
   v_now bigint := perdure.now_us();
   v_over bigint[];
   v_begun bigint[];
+  v_held bigint[];
 begin
   select
     array_agg(r.id) filter (where r.attempt = 0 or r.state = 'held'),
-    coalesce(array_agg(r.id) filter (where r.attempt > 0 and r.state <> 'held'), '{}')
-  into v_over, v_begun
+    coalesce(array_agg(r.id) filter (where r.attempt > 0 and r.state <> 'held'), '{}'),
+    array_agg(r.id) filter (where r.state = 'held')
+  into v_over, v_begun, v_held
   from perdure.runs r
   where r.id = any (p_runs);
+  if v_held is not null then
+    v_held := perdure.with_undoable(v_held, array['done']);
+    v_over := nullif(array(select o.run from unnest(v_over) as o (run) where o.run <> all (v_held)), '{}');
+  end if;
   if v_begun <> '{}' then
     update perdure.runs r
     set cancel = p_reason, ready_at = case when r.state = 'queued' then least(r.ready_at, v_now) else r.ready_at end
     where r.id = any (v_begun);
     perform perdure.wake(v_begun);
+  end if;
+  if v_held <> '{}' then
+    update perdure.runs r
+    set state = 'queued', ready_at = v_now, strikes = 0, reason = null, detail = null,
+        cancel = p_reason,
+        undo_payload = case when r.undo_outcome is null then p_payload else r.undo_payload end,
+        undo_outcome = coalesce(r.undo_outcome, 'cancelled')
+    where r.id = any (v_held);
+    perform perdure.hint_work();
   end if;
   if v_over is not null then
     perform perdure.end_cancelled(v_over, p_reason, p_payload, v_now);

@@ -11,8 +11,8 @@ create or replace function perdure.claim(
 ) returns table (
   run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
   recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea, now bigint, tenant text,
-  priority integer, deadline_at bigint, cancel text, recorded boolean,
-  tried boolean, waits boolean
+  priority integer, deadline_at bigint, cancel text, undo_outcome text, undo_payload bytea, recorded boolean,
+  tried boolean, waits boolean, effects boolean
 )
 language plpgsql volatile
 as $$
@@ -175,14 +175,17 @@ begin
         where c.run = t.snapshot_run and c.super_step = t.snapshot_step and c.key = ''
       )
     end,
-    v_now, r.tenant, r.priority, r.deadline_at, r.cancel,
+    v_now, r.tenant, r.priority, r.deadline_at, r.cancel, r.undo_outcome, r.undo_payload,
     b.old and exists (
       select from perdure.checkpoints c where c.run = r.id and c.super_step = r.super_step and c.kind = 0 offset 0
     ),
     b.old and exists (
       select from perdure.attempts a where a.run = r.id and a.super_step = r.super_step offset 0
     ),
-    b.old and exists (select from perdure.waits w where w.run = r.id offset 0)
+    b.old and exists (select from perdure.waits w where w.run = r.id offset 0),
+    b.old and exists (
+      select from perdure.effects e where e.run = r.id and e.super_step = r.super_step offset 0
+    )
   from perdure.runs r
   cross join lateral (
     select o.thread_id, o.snapshot_run, o.snapshot_step

@@ -1,13 +1,15 @@
 -- Send a failed or cancelled run on, at its current super-step. The thread is locked first, as a start does: the
 -- run takes its old place among what is queued there. It stays as it is where going on from the state at its own
 -- boundary would undo the state of later runs: of those that have ended, and of a head that has begun and would go
--- before it.
-create or replace function perdure.retry(p_run bigint, p_drop_keys text[]) returns void
+-- before it. With `p_undo` it goes on only to undo what effects are left, and no state with them; without, it stays as
+-- it is once these have begun to be undone.
+create or replace function perdure.retry(p_run bigint, p_drop_keys text[], p_undo boolean default false) returns void
 language plpgsql volatile
 as $$
 declare
   v_thread bigint;
   v_state text;
+  v_undoing boolean;
   v_ordinal bigint;
   v_head bigint;
   v_snapshot_run bigint;
@@ -21,12 +23,15 @@ begin
   from perdure.threads t
   where t.id = v_thread
   for no key update;
-  select r.state, r.ordinal, r.super_step
-  into v_state, v_ordinal, v_super_step
+  select r.state, r.undo_outcome is not null, r.ordinal, r.super_step
+  into v_state, v_undoing, v_ordinal, v_super_step
   from perdure.runs r
   where r.id = p_run
   for no key update;
-  if not found or v_state not in ('failed', 'cancelled') then
+  if not found or v_state not in ('failed', 'cancelled') or v_undoing and not p_undo then
+    return;
+  end if;
+  if p_undo and perdure.with_undoable(array[p_run], array['done', 'undoing', 'undo_failed']) = '{}' then
     return;
   end if;
 
@@ -49,7 +54,9 @@ begin
   where c.run = p_run
     and c.super_step = v_super_step
     and c.key = '';
-  if v_super_step > 1 and v_has_state and (v_snapshot_run is distinct from p_run or not v_goes_first) then
+  if not p_undo and v_super_step > 1 and v_has_state
+    and (v_snapshot_run is distinct from p_run or not v_goes_first)
+  then
     if v_head is not null then
       perform perdure.hint_work(); -- a claim may just have passed over the head
     end if;
@@ -58,8 +65,11 @@ begin
 
   update perdure.runs r
   set state = 'queued', strikes = 0, ready = false, ready_at = perdure.now_us(), ended_at = null, reason = null,
-      detail = null, cancel = null, rollback = false, deadline_at = null
+      detail = null, cancel = case when p_undo then r.cancel end, rollback = false, deadline_at = null
   where r.id = p_run;
+  if p_undo then
+    perform perdure.undo_again(p_run, v_state);
+  end if;
   update perdure.threads t set depth = t.depth + 1 where t.id = v_thread;
   delete from perdure.checkpoints c where c.run = p_run and c.key = '' and c.kind = 2;
   perform perdure.drop_steps(array_fill(p_run, array[cardinality(p_drop_keys)]), p_drop_keys);
@@ -71,6 +81,26 @@ begin
     update perdure.runs r set ready = true where r.id = p_run;
     perform perdure.hint_work();
   end if;
+end
+$$;
+
+-- Let a run that has ended like this end in the same way again, once what is left has been undone. What could not be
+-- undone is tried from the beginning.
+create or replace function perdure.undo_again(p_run bigint, p_outcome text) returns void
+language plpgsql volatile
+as $$
+begin
+  update perdure.runs r
+  set undo_outcome = p_outcome, undo_payload = c.payload
+  from perdure.checkpoints c
+  where r.id = p_run
+    and c.run = r.id
+    and c.key = ''
+    and c.kind = 2;
+  update perdure.effects e
+  set undo_attempt = 0
+  where e.run = p_run
+    and coalesce(e.state = 'undo_failed', false);
 end
 $$;
 

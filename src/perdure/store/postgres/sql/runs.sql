@@ -16,11 +16,11 @@ select perdure.fork(
 )
 
 -- name: claim
--- Take runs; the columns are those of `records.Claimed` without its records, tries and waits, and whether there are
--- any.
+-- Take runs; the columns are those of `records.Claimed` without its records, tries, waits and effects, and which of
+-- these there are.
 select
   run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state, now,
-  tenant, priority, deadline_at, cancel, recorded, tried, waits
+  tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, recorded, tried, waits, effects
 from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects, :ticket)
 
 -- name: claimed_records
@@ -79,7 +79,7 @@ join perdure.checkpoints c on c.run = s.run and c.super_step = s.super_step and 
 
 -- name: retry
 -- Send a failed or cancelled run on.
-select perdure.retry(:run, :drop_keys)
+select perdure.retry(:run, :drop_keys, :undo)
 
 -- name: release
 -- Send a held run on.

@@ -1,7 +1,7 @@
 -- name: family
 -- These runs, unless they are terminal or, not held, to be cancelled already, and all that are below them: unfinished,
 -- not detached, nor below one that is. As a JSON array of run, thread, super-step, fence, whether it ends at once, and
--- its state, by id.
+-- its state, by id. What is held does not end at once if there is something to undo.
 with recursive tree (id) as (
   select id
   from perdure.runs
@@ -16,7 +16,14 @@ with recursive tree (id) as (
 )
 select json_group_array(json_array(id, thread, super_step, fence, at_once, state))
 from (
-  select r.id, r.thread, r.super_step, r.fence, r.state = 'held' or r.attempt = 0 as at_once, r.state
+  select
+    r.id, r.thread, r.super_step, r.fence,
+    r.attempt = 0 or r.state = 'held' and not exists (
+      select 1
+      from perdure.effects e
+      where e.run = r.id and e.state = 'done' and e.undoable
+    ) as at_once,
+    r.state
   from tree
   join perdure.runs r on r.id = tree.id
   where r.ended_at is null
@@ -32,12 +39,22 @@ where id = any(:runs)
   and ended_at is null
 
 -- name: request_cancel
--- Request the cancellation of these runs; those that wait need not wait any more.
+-- Request the cancellation of these runs; those that wait need not wait any more. Those that are held are sent on, to
+-- undo what they have done.
 update perdure.runs
 set
   cancel = :reason,
-  state = case when state = 'waiting' then 'queued' else state end,
-  ready_at = case when state = 'waiting' then :now when state = 'queued' then min(ready_at, :now) else ready_at end
+  state = case when state in ('waiting', 'held') then 'queued' else state end,
+  ready_at = case
+    when state in ('waiting', 'held') then :now
+    when state = 'queued' then min(ready_at, :now)
+    else ready_at
+  end,
+  strikes = case when state = 'held' then 0 else strikes end,
+  reason = case when state = 'held' then null else reason end,
+  detail = case when state = 'held' then null else detail end,
+  undo_outcome = case when state = 'held' then ifnull(undo_outcome, 'cancelled') else undo_outcome end,
+  undo_payload = case when state = 'held' then ifnull(undo_payload, :payload) else undo_payload end
 where id = any(:runs)
 
 -- name: cancel_at_once

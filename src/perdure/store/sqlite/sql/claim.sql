@@ -12,7 +12,7 @@ limit 1
 select json_group_array(json_array(
   page.id, page.thread, t.thread_id, page.agent, page.fence, page.super_step, page.attempt, page.recoveries,
   page.strikes, page.created_at, page.ready_at, page.tenant, page.priority, page.deadline_at, page.cancel,
-  page.attempt > 0 or page.base_step is not null
+  page.attempt > 0 or page.base_step is not null, page.undo_outcome is not null
 ))
 from (
   select *

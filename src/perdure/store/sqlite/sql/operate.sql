@@ -6,7 +6,8 @@ where run = :run
   and kind = 2
 
 -- name: requeue_by_hand
--- Send a run on by a person's word; one that had ended has no deadline any more, and is not to be cancelled.
+-- Send a run on by a person's word; one that had ended has no deadline any more, and is not to be cancelled, unless it
+-- goes on only to undo what it has done.
 update perdure.runs
 set
   state = 'queued',
@@ -17,7 +18,7 @@ set
   detail = null,
   worker = null,
   ended_at = null,
-  cancel = case when :again then null else cancel end,
+  cancel = case when :again and not :undo then null else cancel end,
   rollback = case when :again then 0 else rollback end,
   deadline_at = case when :again then null else deadline_at end
 where id = :run

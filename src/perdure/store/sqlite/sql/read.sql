@@ -4,7 +4,7 @@ select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
   r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
-  r.rollback
+  r.rollback, r.undo_outcome is not null as undoing
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.id = any(:runs)
@@ -16,7 +16,7 @@ select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
   r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
-  r.rollback
+  r.rollback, r.undo_outcome is not null as undoing
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.id < :before
@@ -33,7 +33,7 @@ select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
   r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
-  r.rollback
+  r.rollback, r.undo_outcome is not null as undoing
 from perdure.threads t
 join perdure.runs r on r.thread = t.id
 where t.thread_id = :thread_id
@@ -51,7 +51,7 @@ select
   r.id, r.thread, t.thread_id, r.ordinal, r.agent, r.queue, r.deployment, r.state, r.reason, r.detail,
   r.ready, r.ready_at, r.priority, r.worker, r.fence, r.attempt, r.recoveries, r.strikes, r.super_step,
   r.key, r.tenant, r.tags, r.created_at, r.started_at, r.ended_at, r.parent, r.detached, r.deadline_at, r.cancel,
-  r.rollback
+  r.rollback, r.undo_outcome is not null as undoing
 from perdure.runs r
 join perdure.threads t on t.id = r.thread
 where r.parent = :parent

@@ -9,5 +9,7 @@ with
   workers as (delete from perdure.workers),
   waits as (delete from perdure.waits),
   interrupts as (delete from perdure.interrupts),
-  messages as (delete from perdure.messages)
+  messages as (delete from perdure.messages),
+  effects as (delete from perdure.effects),
+  events as (delete from perdure.effect_events)
 delete from perdure.runs

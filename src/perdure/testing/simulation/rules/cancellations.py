@@ -19,7 +19,7 @@ def of_cancelled_runs(write: Write) -> Iterator[str]:
         was, run = write.before.runs.get(id), write.now.runs[id]
         if was is None or was == run:
             continue
-        again = was.state is RunState.HELD and run.state is RunState.CANCELLED
+        again = was.state is RunState.HELD and run.state in (RunState.CANCELLED, RunState.QUEUED)
         if was.cancel is not None and run.cancel != was.cancel and write.verb != "retry" and not again:
             yield f"run r{id}: its cancellation, {was.cancel}, became {run.cancel} by {write.verb}"
         if run.state in TERMINAL and (run.state is RunState.CANCELLED) != (run.cancel is not None):
@@ -59,7 +59,10 @@ def may_be_asked(run: Run) -> bool:
 
 def of_request(write: Write, was: Run, run: Run, reason: str) -> Iterator[str]:
     """One run that was asked to end."""
-    if ends_at_once(was):
+    if was.state is RunState.HELD and write.before.has_undoable(was.id):
+        sent_on = replace(was, state=RunState.QUEUED, ready_at=write.now_us, strikes=0, reason=None, detail=None)
+        expected = replace(sent_on, cancel=reason, undoing=True)
+    elif ends_at_once(was):
         words = {"reason": reason, "detail": None, "ended_at": write.now_us, "ready": False}
         expected = replace(was, state=RunState.CANCELLED, cancel=reason, **words)
     elif was.state is RunState.RUNNING:
@@ -74,5 +77,5 @@ def of_request(write: Write, was: Run, run: Run, reason: str) -> Iterator[str]:
 
 
 def ends_at_once(run: Run) -> bool:
-    """Whether nobody has to clean up after it."""
+    """Whether nobody has to clean up after it. (Who has effects to undo does not.)"""
     return run.attempt == 0 or run.state is RunState.HELD

@@ -98,6 +98,10 @@ def _of_load(write: Write, each: Claimed) -> Iterator[str]:
     waits = tuple(wait for _, wait in sorted(write.now.waits.get(run.id, {}).items()))
     if each.waits != waits:
         yield f"{name}: it waits for {waits}, and it was told of {each.waits}"
+    of_run = (row for row in write.now.effects.values() if (row.run, row.super_step) == (run.id, run.super_step))
+    effects = tuple(sorted(of_run, key=lambda row: row.key))
+    if each.effects != effects or (each.undoing is not None) != run.undoing:
+        yield f"{name}: its effects are {effects}, and it was told of {each.effects}, {each.undoing}"
     of_row = (each.cancel, each.deadline_at, each.tenant, each.priority)
     if of_row != (run.cancel, run.deadline_at, run.tenant, run.priority):
         yield f"{name}: was told {of_row} of its cancellation and its deadline, which is not what is in its row"

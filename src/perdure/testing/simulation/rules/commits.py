@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
+    BeginUndo,
     BuryMessage,
     Change,
     CloseWait,
     CommitOutcome,
     EndRun,
     HoldRun,
+    IntendEffect,
     OpenWait,
     ParkRun,
     RecordAttempt,
     RequeueRun,
     SendMessage,
+    SettleEffect,
     place_of,
     record_of,
 )
@@ -26,6 +29,7 @@ from perdure.core.records import InterruptState, Run, RunState
 from perdure.core.requests import Bounce
 from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.bystanders import is_by_the_way
+from perdure.testing.simulation.rules.effects import is_there
 from perdure.testing.simulation.rules.look import Log, Look, Write
 
 
@@ -156,6 +160,8 @@ def _is_excepted(change: Change, outcome: CommitOutcome) -> bool:
             return change.run in outcome.cancelled and change.outcome is not RunState.CANCELLED
         case ParkRun():
             return change.run in outcome.awake or (change.run in outcome.cancelled and not change.cancelled)
+        case IntendEffect():
+            return change.run in outcome.cancelled and not change.cancelled
         case _:
             return place_of(change) in outcome.bounced
 
@@ -179,6 +185,12 @@ def _is_there(change: Change, write: Write) -> bool:
             return there or _is_over(change, run, log) or _again(change, write)
         case BuryMessage():
             return change.seq not in now.mail.get(change.thread, {})
+        case IntendEffect():
+            return is_there(write, change)
+        case SettleEffect():
+            return is_there(write, change) and (change.record is None or _is_there(change.record, write))
+        case BeginUndo():
+            return run.undoing
         case ParkRun():
             return run.state is RunState.WAITING or _ends_beside(change, write)
         case BeginSuperStep():

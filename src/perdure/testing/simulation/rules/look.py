@@ -7,6 +7,7 @@ from typing import Any
 
 from perdure.core import limits
 from perdure.core.changes import Change, RequeueRun
+from perdure.core.effects import UNDOABLE, Effect, EffectState
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -48,6 +49,8 @@ class Look:
     mail: dict[int, dict[int, Message]] = field(default_factory=dict)
     """By thread, in the order of arrival, by `seq`."""
     dead: dict[int, Message] = field(default_factory=dict)
+    effects: dict[int, Effect] = field(default_factory=dict)
+    """The ledger, as it is read."""
     absent: dict[int, int] = field(default_factory=dict)
     """By run, how many of the blobs that this write's changes brought are not there."""
 
@@ -92,6 +95,14 @@ class Look:
         """The oldest open question of a run."""
         asked = (each for each in self.interrupts.values() if each.run == run and is_open(each))
         return min((each.id for each in asked if each.expires_at is None or each.expires_at > now_us), default=None)
+
+    def left_to_undo(self, run: int) -> list[Effect]:
+        """The effects of a run that can be undone, and are not."""
+        return [row for row in self.effects.values() if row.run == run and row.undoable and row.state in UNDOABLE]
+
+    def has_undoable(self, run: int) -> bool:
+        """Whether a run has done what can be undone."""
+        return any(row.state is EffectState.DONE for row in self.left_to_undo(run))
 
     def tree(self, run: int) -> list[int]:
         """A run and its descendants, without the detached ones and what is below them."""

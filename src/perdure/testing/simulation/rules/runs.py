@@ -13,17 +13,31 @@ from perdure.testing.simulation.rules.look import Write
 MAY_CHANGE: Final[dict[str, frozenset[str]]] = {
     "claim": frozenset({"state", "worker", "fence", "attempt", "deployment", "started_at"}),
     "commit": frozenset(
-        {"state", "worker", "ready", "ready_at", "super_step", "ended_at", "reason", "detail", "strikes"}
+        {"state", "worker", "ready", "ready_at", "super_step", "ended_at", "reason", "detail", "strikes", "undoing"}
     ),
     "take_over": frozenset({"state", "worker", "fence", "recoveries", "strikes", "reason", "detail", "ready_at"}),
     "retire": frozenset({"state", "worker", "fence"}),
     "give_back": frozenset({"state", "worker", "fence"}),
     "retry": frozenset(
-        {"state", "ready", "ready_at", "strikes", "reason", "detail", "ended_at", "cancel", "rollback", "deadline_at"}
+        {
+            "state",
+            "ready",
+            "ready_at",
+            "strikes",
+            "reason",
+            "detail",
+            "ended_at",
+            "cancel",
+            "rollback",
+            "deadline_at",
+            "undoing",
+        }
     ),
     "release": frozenset({"state", "ready_at", "strikes", "reason", "detail"}),
-    "cancel": frozenset({"state", "ready", "ready_at", "reason", "detail", "ended_at", "cancel"}),
-    "start": frozenset({"state", "ready", "ready_at", "reason", "detail", "ended_at", "cancel", "rollback"}),
+    "cancel": frozenset({"state", "ready", "ready_at", "strikes", "reason", "detail", "ended_at", "cancel", "undoing"}),
+    "start": frozenset(
+        {"state", "ready", "ready_at", "strikes", "reason", "detail", "ended_at", "cancel", "rollback", "undoing"}
+    ),
     "answer": frozenset({"state", "ready_at"}),
     "send": frozenset({"state", "ready_at"}),
     "revive": frozenset({"state", "ready_at"}),
@@ -76,10 +90,13 @@ def _changed(write: Write, was: Run, run: Run) -> Iterator[str]:
         yield f"{name} went from {was.state} to {run.state}"
     if was.state in TERMINAL and verb != "retry":
         yield f"{name} was {was.state} and changed by {verb}"
-    if was.state is RunState.HELD and verb != "release" and run.state is not RunState.CANCELLED:
+    ends = run.state is RunState.CANCELLED or (run.cancel is not None and run.undoing)
+    if was.state is RunState.HELD and verb != "release" and not ends:
         yield f"{name} was held and changed by {verb}"
     if run.state is RunState.HELD and run.reason not in HELD_AS:
         yield f"{name} is held as {run.reason}: {run.detail}"
+    if was.undoing and not run.undoing:
+        yield f"{name} was one whose effects are undone, and is not any more by {verb}"
     if run.super_step < was.super_step:
         yield f"{name} went back from super-step {was.super_step} to {run.super_step}"
     if was.deployment is not None and run.deployment != was.deployment:

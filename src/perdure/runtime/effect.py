@@ -1,0 +1,210 @@
+"""Effects: steps that act on the outside world, once.
+
+`@effect` makes a step whose every dispatch is on disk before it happens. Its outcome is recorded as a step's is. Where
+a crash, a time-out or a lost connection leaves it unknown, the effect's own policy says what is done, and never is it
+silently done again: `on_unknown="retry"` (the provider knows the key and does it once), `verify=` (ask the provider),
+`on_unknown="ask"` (ask a person), `on_unknown="fail"`. `undo=` is its compensation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, overload
+
+from perdure.core.limits import EFFECT_TIMEOUT_S
+from perdure.core.retry import Retry
+from perdure.core.signature import Signature
+from perdure.errors import NotInRun, UsageError
+from perdure.runtime.callables import Place, name_of, place_of
+from perdure.runtime.dispatching import Dispatch, idempotency_key
+from perdure.runtime.frames import AgentFrame, StepFrame, frame
+from perdure.runtime.settings import check_name
+from perdure.runtime.step import UNSET, Step, StepOptions, as_retry, timeout_s
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnUnknown = Literal["retry", "ask", "fail"]
+
+KNOWN: Final[dict[str, Effect[..., Any]]] = {}
+"""Effects by where their code is: how an undo finds its function, in another process and after the run's code is
+over. The newest of a place stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectPlan:
+    """What is done where an effect's outcome is unknown, and how it is undone."""
+
+    on_unknown: OnUnknown
+    verify: Callable[..., Any] | None
+    undo: Callable[..., Any] | None
+    code: str
+
+    @property
+    def policy(self) -> str:
+        """Its word in the ledger."""
+        return "verify" if self.verify is not None else self.on_unknown
+
+
+class Effect(Step[P, R]):
+    """A function that acts on the outside world."""
+
+    plan: EffectPlan
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """Its arguments as the ledger keeps them."""
+        return Signature.of(self.fn, skip=())
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        current = frame.get()
+        if isinstance(current, StepFrame):
+            raise NotInRun(
+                f"effect {self.settings.name!r} was called inside the body of step {current.name!r}, where nothing "
+                "would know of it after a crash; call it in the agent's own code"
+            )
+        return await super().__call__(*args, **kwargs)
+
+    async def perform(
+        self, at: SuperStep, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # fmt: skip
+        """See it to its outcome."""
+        return await Dispatch(at, self, key, digest, args, kwargs).outcome()
+
+    def _variant(self, fn: Callable[..., Any], settings: StepOptions) -> Self:
+        variant = super()._variant(fn, settings)
+        variant.plan = self.plan
+        return variant
+
+    def __repr__(self) -> str:
+        return f"<effect {self.settings.name}>"
+
+
+@overload
+def effect(fn: Callable[P, Awaitable[R]], /) -> Effect[P, R]: ...
+@overload
+def effect(fn: Callable[P, R], /) -> Effect[P, R]: ...
+@overload
+def effect(
+    fn: Callable[P, Any],
+    /,
+    *,
+    on_unknown: OnUnknown = ...,
+    verify: Callable[..., Any] | None = ...,
+    undo: Callable[..., Any] | None = ...,
+    name: str | None = ...,
+    retry: Retry | int | None = ...,
+    timeout: float | str | timedelta | None = ...,
+    cpu: Literal["thread", "process"] | None = ...,
+    returns: Any = ...,
+    ignore_args: bool = ...,
+) -> Effect[P, Any]: ...
+@overload
+def effect(
+    *,
+    on_unknown: OnUnknown = ...,
+    verify: Callable[..., Any] | None = ...,
+    undo: Callable[..., Any] | None = ...,
+    name: str | None = ...,
+    retry: Retry | int | None = ...,
+    timeout: float | str | timedelta | None = ...,
+    cpu: Literal["thread", "process"] | None = ...,
+    returns: Any = ...,
+    ignore_args: bool = ...,
+) -> _Decorator: ...
+
+
+def effect(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    on_unknown: OnUnknown = "ask",
+    verify: Callable[..., Any] | None = None,
+    undo: Callable[..., Any] | None = None,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: float | str | timedelta | None = UNSET,
+    cpu: Literal["thread", "process"] | None = None,
+    returns: Any = UNSET,
+    ignore_args: bool = False,
+) -> Any:
+    """Make an effect of a function: `@effect`, `@effect(...)`, or `effect(callable, ...)`.
+
+    `on_unknown`: what is done where nobody knows whether it happened. "retry" dispatches it again under the same
+    `effect_key()`, for providers that do a key's work once. "ask" (the default) asks a person, in the inbox. "fail"
+    raises `OutcomeUnknown`. `verify`: a function that asks the provider, `verify(key, args)`, with the key and a dict
+    of the arguments; it returns `Happened(result)`, `DidNotHappen()` or `StillUnknown()`, and where it cannot tell,
+    `on_unknown` is done. `undo`: called where the run fails or is cancelled after the effect was done, with its result
+    and then as many of its arguments as it takes; it may be called more than once, and has its own `effect_key()`.
+
+    The rest is as for `step`; `timeout` is five minutes if it is not given, and an effect in flight is seen to its end
+    where the code around it is cancelled.
+    """
+    if fn is None:
+        return functools.partial(
+            effect, on_unknown=on_unknown, verify=verify, undo=undo, name=name, retry=retry, timeout=timeout, cpu=cpu,
+            returns=returns, ignore_args=ignore_args,
+        )  # fmt: skip
+    if not callable(fn):
+        raise UsageError(f"effect() takes a function or another callable, not {fn!r}")
+    if isinstance(fn, Step):
+        raise UsageError(f"{fn!r} is a step already; make an effect of the plain function")
+    if on_unknown not in ("retry", "ask", "fail"):
+        raise UsageError(f'on_unknown is {on_unknown!r}; it is "retry", "ask" or "fail" (or give verify=function)')
+    for what, given in (("verify", verify), ("undo", undo)):
+        if given is not None and not callable(given):
+            raise UsageError(f"{what} is {given!r}; give a function")
+    settings = StepOptions(
+        name=check_name("an effect's name", name or name_of(fn)),
+        retry=as_retry(retry) if retry is not None else Retry(),
+        timeout_s=EFFECT_TIMEOUT_S if timeout is UNSET else timeout_s(timeout),
+        ignore_args=ignore_args,
+    )
+    made: Effect[..., Any] = Effect(fn, settings, place=_place(fn, cpu), returns=returns)
+    made.plan = EffectPlan(on_unknown, verify, undo, code_of(fn))
+    KNOWN[made.plan.code] = made
+    return made
+
+
+def effect_key() -> str:
+    """In the body of an effect: the idempotency key for the provider, the same in every try, on every worker, after
+    every restart. In an undo: the undo's own. Called outside of any run: a new one each time."""
+    current = frame.get()
+    if isinstance(current, StepFrame) and current.effect_key is not None:
+        return current.effect_key
+    if current is None:
+        return idempotency_key(SystemRandom())
+    where = "agent code" if isinstance(current, AgentFrame) else f"the body of step {current.name!r}"
+    raise NotInRun(f"perdure.effect_key() was called in {where}; call it in the body of an effect")
+
+
+def code_of(fn: Callable[..., Any]) -> str:
+    """Where a function is, as the ledger says it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = fn if hasattr(fn, "__qualname__") else type(fn)
+    return f"{getattr(fn, '__module__', '?')}:{fn.__qualname__}"
+
+
+def _place(fn: Callable[..., Any], cpu: str | None) -> Place:
+    place = place_of(fn, cpu)
+    if place == "process":
+        raise UsageError(f'cpu="process" is not for effects: {name_of(fn)} could not ask for its effect_key() there')
+    return place
+
+
+class _Decorator:
+    """Only for type checkers: what `@effect(...)` is before it meets its function."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Effect[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Effect[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any: ...

@@ -1,0 +1,166 @@
+"""Compensation: the undos of a run's effects, the last one done first.
+
+A run that fails or is cancelled after an effect was done decides its end on disk (`BeginUndo`); none of its code runs
+after that. Then the undo of each effect is dispatched as an effect is, its intent on disk first, until it has gone
+through; one that keeps failing is left as `undo_failed` for a person, and the others are undone all the same. A crash
+in between leaves the ledger to say which are left. (Sagas, as Garcia-Molina and Salem described them in 1987.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from perdure.core.changes import IntendEffect, SettleEffect
+from perdure.core.effects import EffectFilter, EffectState, effect_id
+from perdure.core.errors import printable
+from perdure.core.limits import UNDO_ATTEMPTS
+from perdure.core.records import run_id
+from perdure.core.retry import Retry, backoff_s
+from perdure.errors import UsageError
+from perdure.runtime.callables import exited, invoke, place_of
+from perdure.runtime.dispatching import seen_to_its_end
+from perdure.runtime.effect import KNOWN
+from perdure.runtime.frames import StepFrame, frame, outside
+from perdure.runtime.ids import patiently
+from perdure.runtime.payloads import load_payload
+from perdure.runtime.recording import NOTHING, Call
+from perdure.telemetry import emit
+
+if TYPE_CHECKING:
+    from perdure.core.effects import Effect as Row
+    from perdure.runtime.superstep import SuperStep
+
+TRIES: Final = Retry(attempts=UNDO_ATTEMPTS, delay_s=1.0, max_delay_s=30.0)
+"""How an undo is tried, whatever it raises: it is all that is left to do."""
+
+
+async def compensate() -> None:
+    """Undo what this run has done so far: each effect that is done and has an `undo`, the last one first. What cannot
+    be undone is left for a person (`perdure effects list --state undo_failed`)."""
+    call = await Call.of("compensate", "compensate")
+    if call.record is None:
+        await undo_all(call.at)
+        call.at.submit(call.result(NOTHING))
+
+
+def may_undo() -> bool:
+    """Whether any effect in this process has an undo at all: where none has, no run is asked about its effects."""
+    return any(effect.plan.undo is not None for effect in KNOWN.values())
+
+
+async def left_to_undo(at: SuperStep) -> list[Row]:
+    """The effects of the run whose undo is to run, the last one done first."""
+    store, run = at.host.store, at.claimed.run
+    found: list[Row] = []
+    where = EffectFilter(run=run, undoable=True)
+    while page := await patiently("undo", functools.partial(store.effects, where)):
+        found += [row for row in page if _is_left(row)]
+        where = replace(where, after=page[-1].id)
+    return sorted(found, key=lambda row: (row.super_step, row.settled_at or 0, row.id), reverse=True)
+
+
+def _is_left(row: Row) -> bool:
+    """Whether its undo is to run; one that has failed is, once a person has sent it on."""
+    failed = row.state is EffectState.UNDO_FAILED and row.undo_attempt < UNDO_ATTEMPTS
+    return failed or row.state in (EffectState.DONE, EffectState.UNDOING)
+
+
+async def undo_all(at: SuperStep) -> None:
+    """Undo them one after the other."""
+    await at.flushed()  # what was done last is in the ledger
+    for row in await left_to_undo(at):
+        await _undo(at, row)
+
+
+async def _undo(at: SuperStep, row: Row) -> None:
+    """Try this one until it has gone through, or has been tried as often as it may."""
+    attempt = row.undo_attempt
+    note: str | None = f"its worker died during try {attempt} of its undo, the last one"
+    while attempt < UNDO_ATTEMPTS:
+        attempt += 1
+        note = await _attempt(at, row, attempt)
+        if note is None:
+            return
+        if attempt < UNDO_ATTEMPTS:
+            await asyncio.sleep(backoff_s(TRIES, attempt))
+    await at.kept(at.submit(_settled(at, row, attempt, EffectState.UNDO_FAILED, note)))
+
+
+async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
+    """One try, seen to its end as an effect is; None where it has gone through, else why it has not."""
+    await at.admit()
+    at.in_flight += 1
+    try:
+        await at.kept(at.submit(_intent(at, row, attempt)))
+        await at.trusted()
+        with outside():
+            body = asyncio.get_running_loop().create_task(_body(at, row, attempt), name=f"undo {row.key}")
+        await seen_to_its_end(at, body)
+        try:
+            body.result()
+        except Exception as error:  # the edge of user code: what it says is noted
+            at.check()
+            note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}")
+            emit("effect.undo_failed", run=run_id(row.run), effect=effect_id(row.id), key=row.key, error=note)
+            return note
+        await at.kept(at.submit(_settled(at, row, attempt, EffectState.UNDONE, None)))
+        emit("effect.undone", run=run_id(row.run), effect=effect_id(row.id), key=row.key)
+        return None
+    finally:
+        at.body_ended()
+
+
+async def _body(at: SuperStep, row: Row, attempt: int) -> None:
+    """Call the undo with the effect's result, and as many of its arguments as it takes."""
+    effect = KNOWN.get(row.code)
+    undo = None if effect is None else effect.plan.undo
+    if effect is None or undo is None:
+        raise UsageError(f"there is no effect with an undo at {row.code} in this worker's code")
+    store, thread = at.host.store, row.thread
+    arguments = effect.signature.decode(await load_payload(store, thread, row.arguments))
+    assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
+    result = effect.codec.decode(await load_payload(store, thread, row.outcome))
+    args, kwargs = _fitting(undo, result, *arguments)
+    here = StepFrame(at, f"undo:{row.name}", row.key, attempt, f"{row.idempotency_key}-undo")
+    token = frame.set(here)
+    try:
+        with at.host.deadlines.within(effect.settings.timeout_s):
+            await invoke(undo, place_of(undo, None), at.pools, args, kwargs)
+    except SystemExit as error:
+        raise exited(error) from error
+    finally:
+        frame.reset(token)
+
+
+def _fitting(
+    undo: Callable[..., Any], result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What of these an undo takes: by position the first, by name those that it has."""
+    params = inspect.signature(undo).parameters.values()
+    positional = [param for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
+    given = (result, *args)
+    if not any(param.kind is param.VAR_POSITIONAL for param in params):
+        given = given[: len(positional)]
+    free = {param.name for param in positional[len(given) :]}
+    free |= {param.name for param in params if param.kind is param.KEYWORD_ONLY}
+    anything = any(param.kind is param.VAR_KEYWORD for param in params)
+    return given, {name: value for name, value in kwargs.items() if anything or name in free}
+
+
+def _intent(at: SuperStep, row: Row, attempt: int) -> IntendEffect:
+    claimed = at.claimed
+    return IntendEffect(
+        claimed.run, claimed.fence, claimed.thread, row.super_step, row.key, row.id, row.name, row.code,
+        row.idempotency_key, row.policy, True, attempt, row.digest, row.arguments, undo=True, cancelled=True,
+    )  # fmt: skip
+
+
+def _settled(at: SuperStep, row: Row, attempt: int, state: EffectState, note: str | None) -> SettleEffect:
+    claimed = at.claimed
+    return SettleEffect(claimed.run, claimed.fence, claimed.thread, row.id, attempt, state, None, note)
