@@ -1,8 +1,10 @@
-"""What every test gets: no settings from outside, and no server left behind."""
+"""What every test gets: no settings from outside, compiled modules for the processes it starts, and no server left
+behind."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
@@ -10,6 +12,12 @@ def pytest_configure() -> None:
     """A developer's own PERDURE_STORE must neither steer a test nor be written to by one."""
     for name in [name for name in os.environ if name.startswith("PERDURE_") and not name.startswith("PERDURE_TEST_")]:
         del os.environ[name]
+    # Where no bytecode is kept, each of the hundreds of processes that tests start would compile everything anew, and
+    # take three times as long to begin. They inherit this, pytest's own workers too.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    # Whoever ends the tests by SIGTERM (`timeout` does) ends their servers too, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

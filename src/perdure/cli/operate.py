@@ -9,6 +9,7 @@ import click
 from perdure.cli.options import json_option, store_option
 from perdure.cli.remedies import told
 from perdure.cli.stores import find_run, opened, parse_run, require_there, run_async
+from perdure.terminal.text import moment
 
 
 @click.command()
@@ -18,7 +19,8 @@ from perdure.cli.stores import find_run, opened, parse_run, require_there, run_a
 def retry(*, store: str, run: str, as_json: bool) -> None:
     """Send a failed or cancelled RUN on.
 
-    The steps whose failure ended it run again; what is recorded stays and is not done again.
+    The steps whose failure ended it run again; what is recorded stays and is not done again. Its deadline, if it had
+    one, is dropped.
     """
     run_async(_send_on(store, run, verb="retry", as_json=as_json))
 
@@ -42,6 +44,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as
     require_there(url)
     app = App("perdure", store=url)
     async with app:
+        before = await find_run((await app._client()).store, name)
         await (app.retry(name) if verb == "retry" else app.release(name))
     async with opened(url) as store:
         from perdure.cli.facts import gather_facts
@@ -55,5 +58,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "release"], as
         print_json(run_document(fact))
         return
     click.echo(f"{name} is {fact.run.state.value} again, at super-step {fact.run.super_step}")
+    if before.deadline_at is not None and fact.run.deadline_at is None:
+        click.echo(f"its deadline, {moment(before.deadline_at)}, is dropped: it may take as long as it needs")
     if fact.why:
         click.echo(f"it waits for {fact.why.what}" + (f"; {told(fact.why.remedy)}" if fact.why.remedy else ""))

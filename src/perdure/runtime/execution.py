@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,9 @@ class Boundary:
 class Execution:
     """One run in this worker's hands."""
 
-    def __init__(self, host: Host, claimed: Claimed, agent: Agent[..., Any]) -> None:
+    def __init__(
+        self, host: Host, claimed: Claimed, agent: Agent[..., Any], *, on_over: Callable[[], None] = lambda: None
+    ) -> None:
         self.host = host
         self.claimed = claimed
         self.agent = agent
@@ -65,6 +68,10 @@ class Execution:
         self.interruption: Interruption | None = None if claimed.cancel is None else Cancelled(claimed.cancel)
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
+        self._on_over = on_over
+        """Called where its ending is on disk and some of its code goes on all the same."""
+        self._left: SuperStep | None = None
+        """The last super-step, whose code may not have ended with it."""
         self._waited = bool(claimed.waits)
         self._boundary: Batch[Change, CommitOutcome] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -72,13 +79,24 @@ class Execution:
         """Boundaries that may not be on disk yet, oldest first."""
 
     async def run(self) -> Ending:
-        """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
+        """Execute the run until this slice of it ends; returns how, after the write that says so is on disk and its
+        code has ended."""
         self._watch_deadline()
         try:
-            return await self._slice()
+            ending = await self._slice()
         finally:
             if self._deadline is not None:
                 self._deadline.cancel()
+        if self._left is not None and self._left.unwinds:
+            self._on_over()
+        await self.unwound()
+        return ending
+
+    async def unwound(self) -> None:
+        """Wait until the code of the last super-step has ended; not for ever."""
+        if self._left is not None:
+            left, self._left = self._left, None
+            await left.unwound()
 
     async def _slice(self) -> Ending:
         while True:
@@ -86,6 +104,8 @@ class Execution:
             change = self._write(ending)
             if change is None:
                 return ending
+            if isinstance(change, BeginSuperStep | RequeueRun):
+                await self.unwound()  # whoever goes on with it is not to meet its code
             batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, change, ending)
@@ -132,7 +152,7 @@ class Execution:
     async def _super_step(self) -> Ending:
         if self.over is not None:
             return self.over
-        step = self._new_super_step()
+        self._left = step = self._new_super_step()
         if self.host.draining:
             return HandedBack()
         if self.interruption is not None and not self._begun(step):
@@ -156,7 +176,6 @@ class Execution:
             self._waited = step.waited
             if isinstance(step.interruption, Cancelled) or self.interruption is None:
                 self.interruption = step.interruption
-            step.let_go()
 
     def _begun(self, step: SuperStep) -> bool:
         """Whether code of this super-step may have run before: there may be something to clean up."""
