@@ -4,7 +4,6 @@ behind."""
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 
@@ -16,8 +15,6 @@ def pytest_configure() -> None:
     # take three times as long to begin. They inherit this, pytest's own workers too.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    # Whoever ends the tests by SIGTERM (`timeout` does) ends their servers too, as with Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
