@@ -25,6 +25,8 @@ TESTS ?= tests
 WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# What is begun here starts many processes, each of which would have to compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first interpreter that is new enough; a name that exists may still not run (a version manager's stub).
 FIND_PYTHON = for python in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python3.14 python; do \
@@ -45,7 +47,7 @@ MAKE_VENV = "$$python" -m venv --clear $(1) >/dev/null 2>&1 \
 
 help:
 	@echo "make demo      200 questions to a team of agents, one worker killed in the middle"
-	@echo "make test      all tests, on SQLite and on a Postgres of their own (about 3 minutes)"
+	@echo "make test      all tests, on SQLite and on a Postgres of their own (about 7 minutes)"
 	@echo "make check     style, types, layers and the house rules (seconds)"
 	@echo "make chaos     real processes hurt for MINUTES on SQLite and on a Postgres of their own, or on STORE"
 	@echo "make sim       SEEDS simulated worlds in virtual time (STORE=memory or sqlite), or the story of one (SEED=)"

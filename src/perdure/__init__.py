@@ -10,9 +10,7 @@ from typing import Any
 
 from perdure.app import App
 from perdure.client.effects import EffectInfo
-from perdure.client.handles import Handle
 from perdure.client.inbox import InterruptInfo
-from perdure.client.info import RunInfo
 from perdure.client.mail import MessageInfo
 from perdure.core.endings import Again
 from perdure.core.retry import Retry
@@ -49,8 +47,11 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.runtime.asking import Default, interrupt
-from perdure.runtime.children import Child, call, start
+from perdure.runtime.child import Child
+from perdure.runtime.children import call, start
 from perdure.runtime.effect import effect, effect_key
+from perdure.runtime.handle import Handle
+from perdure.runtime.info import RunInfo
 from perdure.runtime.mail import receive, send
 from perdure.runtime.step import step
 from perdure.runtime.timers import sleep, sleep_until, timeout

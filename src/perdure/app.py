@@ -19,21 +19,21 @@ from perdure.client import cancelling, effects, inbox, mail, requests, sending_o
 from perdure.client.connection import Client
 from perdure.client.effects import EffectInfo
 from perdure.client.grounds import grounds
-from perdure.client.handles import Handle, ThreadHandle
+from perdure.client.handles import RunHandle, ThreadHandle
 from perdure.client.inbox import InterruptInfo
-from perdure.client.info import RunInfo, plain, run_info
 from perdure.client.mail import MessageInfo
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
-from perdure.client.waits import awaited
 from perdure.core.records import Outcome, Run, RunState
 from perdure.core.retry import Retry
-from perdure.core.states import TERMINAL
-from perdure.errors import UnknownAgent, UsageError
+from perdure.core.shown import shown
+from perdure.errors import UsageError
 from perdure.runtime import starting
 from perdure.runtime.agent import Agent, AgentOptions
+from perdure.runtime.awaited import awaited, run_view
 from perdure.runtime.callables import name_of
 from perdure.runtime.frames import outside
-from perdure.runtime.payloads import load_payload
+from perdure.runtime.handle import Handle
+from perdure.runtime.info import RunInfo, plain, run_info
 from perdure.runtime.settings import check_name, worker_settings
 from perdure.runtime.step import Durability, as_retry, check_durability, timeout_s
 from perdure.runtime.worker import Worker
@@ -130,7 +130,7 @@ class App:
         durability: Durability | None,
     ) -> Agent[..., Any]:
         if not callable(fn):
-            raise UsageError(f"agent() takes an async function, not {fn!r}")
+            raise UsageError(f"agent() takes an async function, not {shown(fn)}")
         options = AgentOptions(
             name=check_name("an agent's name", name or name_of(fn)),
             queue=check_name("a queue's name", queue),
@@ -146,15 +146,9 @@ class App:
 
     def find_agent(self, agent: Agent[..., Any] | str) -> Agent[..., Any]:
         """The registered agent, by itself or by name; `UnknownAgent` otherwise."""
-        name = agent.name if isinstance(agent, Agent) else agent
-        if not isinstance(name, str) or name not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise UnknownAgent(
-                f"no agent {name!r} on app {self.name}; registered are: {known}. Decorate it with @app.agent, "
-                "and import its module before use",
-                agent=name,
-            )
-        return self.agents[name]
+        return starting.registered(
+            agent, self.agents, f"on app {self.name}", "Decorate it with @app.agent, and import its module before use"
+        )
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -192,11 +186,11 @@ class App:
         )  # fmt: skip
         outcome = await client.start(request)
         started = starting.started(outcome, request, asked=await inbox.asked_by(client.store, outcome))
-        return Handle(self, started.run, started.thread_id)
+        return RunHandle(self, started.run, started.thread_id)
 
     def handle(self, run_id: str) -> Handle[Any]:
         """The handle of a run by its id, without looking whether there is one."""
-        return Handle(self, requests.run_number(run_id), "")
+        return RunHandle(self, requests.run_number(run_id), "")
 
     async def run_info(self, run_id: str) -> RunInfo:
         """One run, with its result or error if it has ended."""
@@ -206,7 +200,7 @@ class App:
         self,
         *,
         state: str | None = None,
-        agent: str | None = None,
+        agent: Agent[..., Any] | str | None = None,
         thread_id: str | None = None,
         tenant: str | None = None,
         tags: Iterable[str] = (),
@@ -233,7 +227,8 @@ class App:
 
     async def retry(self, run_id: str, *, undo: bool = False) -> RunInfo:
         """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay. One
-        whose effects were undone is a `Conflict`.
+        whose effects were undone is a `Conflict`. Its deadline, if it had one, is dropped: it would have come before
+        the run could do anything.
 
         With `undo` only the undos of its effects are tried again, those that failed and those that never ran; it ends
         as it had ended.
@@ -251,7 +246,7 @@ class App:
         self,
         *,
         state: str | None = "open",
-        agent: str | None = None,
+        agent: Agent[..., Any] | str | None = None,
         thread_id: str | None = None,
         run_id: str | None = None,
         assignee: str | None = None,
@@ -268,7 +263,7 @@ class App:
 
     async def interrupt_info(self, interrupt_id: str) -> InterruptInfo:
         """One question, whatever its state."""
-        return await inbox.shown(await self._client(), interrupt_id)
+        return await inbox.question(await self._client(), interrupt_id)
 
     async def resume(
         self, interrupt_id_or_thread_id: str, answer: Any, *, by: str | None = None, digest: str | None = None
@@ -360,8 +355,8 @@ class App:
     def worker(self, **settings: Any) -> AbstractAsyncContextManager[Worker]:
         """Execute runs until the block ends, then drain: `async with app.worker(concurrency=100, queues=["default"]):`
 
-        Settings: `name`, `deployment`, `concurrency`, `queues`, `lease_s`, `poll_s`, `grace_s`, `recoveries_max`,
-        `stall_limit_s`; see `docs/reference/settings.md`.
+        Settings: `name`, `deployment`, `concurrency`, `queues`, `lease_s`, `poll_s`, `grace_s`, `clean_up_s`,
+        `recoveries_max`, `stall_limit_s`; see `docs/reference/settings.md`.
         """
         return worker_of(self, worker_settings(**settings))
 
@@ -372,7 +367,9 @@ class App:
     def run(self, agent: Agent[P, R] | str, /, *args: Any, thread_id: str | None = None, **kwargs: Any) -> Any:
         """Start a run (or join the thread's unfinished one), work until it ends, and return its result. Blocks.
 
-        Called again with the same `thread_id` after a crash, it goes on where the run was.
+        Called again with the same `thread_id` after a crash, it goes on where the run was. When the run waits for
+        something, a warning of the `perdure` logger (to stderr, where nobody has set up logging) says once for what,
+        and which command answers a question.
         """
         return run_until_done(self, self.find_agent(agent), args, thread_id, kwargs)
 
@@ -427,23 +424,10 @@ class App:
         return client
 
     async def _info(self, run: Run, outcome: Outcome | None = None) -> RunInfo:
-        """A run's view with its outcome, or with what it waits for."""
-        client = await self._client()
+        """A run's view, as its agent declares its result where that is registered here."""
         agent = self.agents.get(run.agent)
-        decode = plain if agent is None else agent.codec.decode
-        if run.state in TERMINAL:
-            outcome = outcome or next(iter(await client.store.outcomes([run.id])), None)
-            if outcome is not None:
-                payload = await load_payload(client.store, run.thread, outcome.payload)
-                outcome = Outcome(run.id, outcome.failed, payload)
-            return run_info(run, outcome, decode)
-        waits = await awaited(client.store, [run])
-        head: int | None = None
-        if run.state is RunState.QUEUED and not run.ready:
-            thread = await client.store.get_thread(run.thread_id)
-            head = None if thread is None else thread.head
-        now_us = await client.store.now_us()
-        return run_info(run, None, decode, head=head, now_us=now_us, awaited=waits.get(run.id))
+        client = await self._client()
+        return await run_view(client.store, run, plain if agent is None else agent.codec.decode, outcome=outcome)
 
     async def _run(self, client: Client, run_id: str) -> Run:
         """The run's row; `NotFound` if there is none."""

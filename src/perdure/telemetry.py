@@ -29,6 +29,7 @@ LEVELS: Final[dict[str, int]] = {
     "run.failed": logging.WARNING,
     "run.lost": logging.WARNING,
     "run.stuck": logging.WARNING,
+    "run.waits": logging.WARNING,
     "step.failed": logging.WARNING,
     "step.retried": logging.WARNING,
 }

@@ -16,7 +16,7 @@ import pytest
 
 from perdure.testing.chaos.faults import Fault
 from perdure.testing.chaos.testimony import FILE, Told, read
-from tests.chaos.places import restartable, small_disk
+from tests.chaos.on_both import commands
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -55,12 +55,25 @@ def is_sound(report: dict[str, Any], kinds: set[Fault]) -> None:
     assert report["recoveries"] > 0 and report["repeated"] <= report["in_flight"]
 
 
-def test_some_seconds_of_chaos_on_sqlite_break_no_rule(tmp_path: Path) -> None:
-    with small_disk() as disk:
-        where = [] if disk is None else ["--store", f"sqlite:///{disk}/chaos.db", "--filler", str(disk)]
-        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
+@pytest.mark.timeout(120)
+@pytest.mark.postgres
+def test_some_seconds_of_chaos_on_sqlite_and_on_postgres_break_no_rule(tmp_path: Path) -> None:
+    """Both at once: they wait for leases and for the ends of faults most of the time."""
+    kinds = {"sqlite": EVERYWHERE, "postgres": EVERYWHERE | ON_THE_WAY | {Fault.RESTART}}
+    with commands() as each:
+        if "--filler" in each["sqlite"]:
+            kinds["sqlite"] = EVERYWHERE | {Fault.FILL}
+        folders = {name: tmp_path / name for name in each}
+        for folder in folders.values():
+            folder.mkdir()
+        running = {
+            name: started(folders[name], [*where, "--minutes", MINUTES, "--seed", SEED])
+            for name, where in each.items()
+        }  # fmt: skip
+        reports = {name: ended(folders[name], process) for name, process in running.items()}
 
-    is_sound(report, EVERYWHERE | ({Fault.FILL} if disk is not None else set()))
+    for name, report in reports.items():
+        is_sound(report, kinds[name])
 
 
 def in_full_swing(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
@@ -96,12 +109,3 @@ def test_children_end_when_their_director_is_killed_also_those_that_were_stopped
 def lives(child: psutil.Process) -> bool:
     """Whether it is there, and more than an entry that nobody has asked for yet."""
     return bool(child.is_running() and child.status() != psutil.STATUS_ZOMBIE)
-
-
-@pytest.mark.postgres
-def test_some_seconds_of_chaos_on_postgres_break_no_rule(tmp_path: Path) -> None:
-    with restartable() as (url, restart):
-        where = ["--store", url, "--restart-command", restart]
-        report = ended(tmp_path, started(tmp_path, [*where, "--minutes", MINUTES, "--seed", SEED]))
-
-    is_sound(report, EVERYWHERE | ON_THE_WAY | {Fault.RESTART})

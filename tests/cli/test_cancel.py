@@ -29,7 +29,7 @@ def test_a_run_that_has_begun_will_end_as_cancelled(at_store: Run, there: Asked)
 def test_a_run_that_nobody_has_begun_is_cancelled_at_once_and_so_are_children(at_store: Run, there: Asked) -> None:
     result = at_store("cancel", there.boss)
 
-    assert f"1 run that it has started with it: {there.worker}" in result.stdout
+    assert f"1 run that it has started is cancelled with it: {there.worker}" in result.stdout
     assert run(at_store, there.worker)["state"] == "cancelled"
     assert at_store("cancel", there.worker).stdout == f"{there.worker} was cancelled before: asked for\n"
 

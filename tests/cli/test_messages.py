@@ -109,7 +109,7 @@ def test_a_thread_shows_its_mail_and_its_questions(at_store: Run, there: Asked) 
     document = json.loads(at_store("threads", "show", "two", "--json").stdout)
 
     assert "2 messages: perdure messages list mail" in mail
-    assert "1 dead letter: perdure messages dead --thread mail" in mail
+    assert "1 dead letter: perdure messages dead --thread-id mail" in mail
     assert all(f"perdure interrupts show {name}" in two for name in there.two)
     assert (document["state"], document["mailbox"], document["dead_letters"]) == ("response", 0, 0)
     assert [row["id"] for row in document["questions"]] == list(there.two)

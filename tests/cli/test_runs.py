@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from perdure.client.info import RunInfo
+from perdure.runtime.info import RunInfo
 from tests.cli.conftest import Run
 from tests.cli.world import LONG
 
@@ -83,7 +83,7 @@ def test_a_listed_run_carries_its_result_or_its_error_and_what_it_waits_for(perd
     [
         (("--state", "held"), ["r3"]),
         (("--agent", "research"), ["r4", "r3", "r2", "r1"]),
-        (("--thread", "topics/7"), ["r2", "r1"]),
+        (("--thread-id", "topics/7"), ["r2", "r1"]),
         (("--thread", LONG), ["r5"]),
         (("--tenant", "acme"), ["r1"]),
         (("--tag", "nightly", "--tag", "urgent"), ["r1"]),

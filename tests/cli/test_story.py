@@ -150,7 +150,7 @@ def test_a_timeline_tells_of_questions_messages_children_and_the_time_that_nobod
     assert page["result"] == ["tea!", "lamp"]
     child = page["children"][0]["run_id"]
     told = [
-        "children (1)",
+        "1 child: 1 completed",
         "✓ search",
         "parked for",
         "◷ approve",
@@ -210,7 +210,7 @@ def test_a_fork_goes_on_from_a_checkpoint_with_another_state(run: Run) -> None:
     )  # fmt: skip
     run("resume", asked(run, forked["run_id"]), "false")
 
-    assert "on thread t/2 goes on from super-step 1 of t, with 0 recorded steps of it" in unchanged.stdout
+    assert "on thread t/2 goes on from super-step 1 of t, with none of its recorded steps" in unchanged.stdout
     assert in_state(run, forked["run_id"], "completed")["result"] == ["no", "before", "tea"]
     assert document(run, "runs", "show", name)["state"] == "waiting", "the original stays as it is"
 

@@ -145,8 +145,8 @@ def test_a_run_behind_one_that_waits_says_so_and_where_to_look() -> None:
     [
         (
             [wait("a", WaitKind.ANSWER, target=42)],
-            "answer to i42",
-            "an answer to i42 from alice",
+            "answer to i42: ?",
+            "an answer to i42 from alice (?)",
             "answer it: `perdure interrupts show i42` says how",
         ),
         (

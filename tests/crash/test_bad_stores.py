@@ -23,7 +23,7 @@ from perdure import App, step, telemetry
 from perdure.core.limits import MIB
 from perdure.core.records import RunState
 from perdure.errors import PerdureError, StoreError, StoreUnavailable, UsageError
-from perdure.runtime import ids
+from perdure.runtime import patience
 from tests.support import postgres
 from tests.support.agents import app_on
 from tests.support.children import run_child
@@ -190,7 +190,7 @@ def assert_done(done: bool) -> None:
 def test_a_full_disk_refuses_starts_and_lets_workers_wait_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.3)
     disk = tmp_path / "disk"
     disk.mkdir()
     bodies: list[int] = []

@@ -12,7 +12,7 @@ from tests.support.waiting import becomes
 from tests.support.witness import FenceWatch, all_runs, nothing_was_repeated_after_its_record, records
 
 WORKERS = 3
-RUNS = 300
+RUNS = 200
 KILLS = 10
 
 

@@ -124,9 +124,13 @@ async def children(at: Theatre) -> None:
 
 
 async def full_mailboxes(at: Theatre) -> None:
-    """Six messages to a slow reader whose mailbox holds two."""
-    reader = await at.app.start("reads", 6, 200)
+    """Six messages to a slow reader whose mailbox holds two, and who begins when the writer waits for room."""
+    reader = await at.app.start("reads_when_told", 6, 200)
     writer = await at.app.start("stuffs", reader.thread_id, 6)
+    store = (await at.app._client()).store
+    (begin,) = await becomes(lambda: at.app.interrupts(run_id=reader.run_id), "the reader asks", within_s=PATIENCE_S)
+    await becomes(lambda: store.waits([writer._id]), "the mailbox is full", within_s=PATIENCE_S)
+    await at.app.resume(begin.id, None)
     assert await writer.result(timeout=PATIENCE_S) == 6
     assert await reader.result(timeout=PATIENCE_S) == list(range(6))
 

@@ -310,7 +310,8 @@ def test_an_interruption_in_the_middle_of_a_parking_is_delivered_once(how: str, 
                 return await commit(number, changes)
 
             asking: list[Any] = []
-            handle = await app.start(agent, deadline=None if how == "cancel" else 0.1, delay=0.02)
+            # Long enough to come to rest before it, also on a busy machine.
+            handle = await app.start(agent, deadline=None if how == "cancel" else 0.4, delay=0.02)
             claimed_until = [(await store.get_runs([handle._id]))[0].deadline_at or 0]
             store.commit = slowly
             with pytest.raises(RunCancelled if how == "cancel" else RunFailed):

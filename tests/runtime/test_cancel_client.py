@@ -10,10 +10,10 @@ from unittest import mock
 import pytest
 
 from perdure import NotFound, RunCancelled, UsageError
-from perdure.client.info import moment
 from perdure.core import limits
 from perdure.core.codec import encode
 from perdure.core.records import AgentState, RunState, WaitKind, run_id
+from perdure.runtime.info import moment
 from perdure.testing.conformance.harness import cancelled, end, hold, park, wait
 from tests.runtime.desk import Desk, at_a_desk
 

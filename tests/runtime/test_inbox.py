@@ -127,7 +127,7 @@ async def test_a_thread_with_several_open_questions_names_them(desk: Desk) -> No
     worker, claimed = await desk.bench.begin()
     asked = [await desk.ask(worker, claimed, key, name=key) for key in ("a", "b")]
     await desk.bench.commit(worker, park(claimed))
-    with pytest.raises(Conflict, match=rf"{asked[0]} \(a\), {asked[1]} \(b\)") as several:
+    with pytest.raises(Conflict, match=rf"{asked[0]} \(a: 'buy\?'\), {asked[1]} \(b: 'buy\?'\)") as several:
         await desk.app.resume("thread", "yes")
     assert several.value.interrupt_ids == tuple(asked)
     assert (await desk.app.resume(asked[1], "yes")).state is InterruptState.ANSWERED

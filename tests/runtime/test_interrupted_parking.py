@@ -15,6 +15,7 @@ from perdure.core.failures import cancellation
 from perdure.core.records import Wait, WaitKind
 from perdure.runtime.frames import outside
 from perdure.runtime.interruption import Cancelled
+from perdure.runtime.parking import Parking
 from perdure.runtime.superstep import SuperStep
 from perdure.runtime.waker import Waker
 from tests.runtime.world import fresh_app, idle, parked, working
@@ -24,18 +25,18 @@ Moment = Callable[[SuperStep, Callable[[], None]], Coroutine[Any, Any, None]]
 
 def at_the_first_rest(monkeypatch: pytest.MonkeyPatch, moment: Moment) -> None:
     """When a super-step first comes to rest, have `moment` do what it likes before and after the parking begins."""
-    original = SuperStep._at_rest
+    original = Parking.at_rest
     seen: list[asyncio.Task[None]] = []
 
-    def at_rest(at: SuperStep) -> None:
+    def at_rest(parking: Parking) -> None:
         if not seen:
             with outside():  # else it would be a branch of the agent
-                seen.append(asyncio.get_running_loop().create_task(moment(at, lambda: original(at))))
+                seen.append(asyncio.get_running_loop().create_task(moment(parking._at, lambda: original(parking))))
         elif seen[0].done():
             seen[0].result()
-            original(at)
+            original(parking)
 
-    monkeypatch.setattr(SuperStep, "_at_rest", at_rest)
+    monkeypatch.setattr(Parking, "at_rest", at_rest)
 
 
 async def ready(at: SuperStep) -> Wait:

@@ -148,7 +148,7 @@ def test_a_message_and_a_time_out_at_once_lose_no_message(turns: int) -> None:
             await parked(handle, worker)
             store = (await app._client()).store
             (wait,) = await store.waits([handle._id])
-            while await store.now_us() < wait.due_at:
+            while wait.due_at is not None and await store.now_us() < wait.due_at:
                 await idle(1)
             await idle(turns)
             await app.send("t", "first")

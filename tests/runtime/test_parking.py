@@ -13,7 +13,7 @@ import pytest
 import perdure
 from perdure import Handle
 from perdure.core.records import InterruptState
-from perdure.runtime.superstep import SuperStep
+from perdure.runtime.parking import Parking
 from tests.runtime import shapes
 from tests.runtime.shapes import SHAPES, Shape, ask, mark
 from tests.runtime.world import asked, fresh_app, idle, keys_of, parked, until, working
@@ -52,7 +52,7 @@ def test_a_run_that_parks_records_what_one_records_that_never_does(
 
     result, keys, claims = asyncio.run(main())
     assert claims > 1
-    monkeypatch.setattr(SuperStep, "_at_rest", lambda self: None)
+    monkeypatch.setattr(Parking, "at_rest", lambda self: None)
     assert asyncio.run(main()) == (result, keys, 1)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure import NotFound, Retry, RunFailed, UsageError
-from perdure.runtime import callables, group, superstep
+from perdure.runtime import callables, group, tasks
 from tests.runtime.world import fresh_app, result_of, until, working
 
 QUICK = Retry(attempts=2, delay_s=0.001, jitter=0)
@@ -238,7 +238,7 @@ def test_a_step_that_kills_its_process_fails_alone_and_the_next_gets_a_new_one()
 
 
 def test_an_agent_that_catches_everything_and_goes_on_cannot_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superstep, "UNWIND_S", 0.05)
+    monkeypatch.setattr(tasks, "UNWIND_S", 0.05)
     app = fresh_app()
     begun = asyncio.Event()
     released = asyncio.Event()
@@ -335,7 +335,7 @@ def test_app_run_inside_a_running_loop_says_what_to_do_instead() -> None:
 
 
 def test_an_agent_that_ignores_every_cancellation_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superstep, "UNWIND_S", 0.05)
+    monkeypatch.setattr(tasks, "UNWIND_S", 0.05)
     app = fresh_app()
     begun = asyncio.Event()
 

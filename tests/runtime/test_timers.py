@@ -84,7 +84,7 @@ def test_a_sleep_that_came_due_while_nobody_worked_ends_when_somebody_does() -> 
 
     @app.agent
     async def agent() -> str:
-        await perdure.sleep(0.03)
+        await perdure.sleep(0.5)  # it must not be over before the test has seen it
         return "awake"
 
     async def main() -> str:
@@ -92,7 +92,7 @@ def test_a_sleep_that_came_due_while_nobody_worked_ends_when_somebody_does() -> 
             async with app.worker(poll_s=0.05) as worker:
                 handle = await app.start(agent)
                 await parked(handle, worker)
-            await passes(0.05)
+            await passes(0.5)
             assert (await handle.status()).state == "waiting"
             async with app.worker(poll_s=30.0):
                 return await handle.result(timeout=20)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure import Again, Retry, RunFailed, RunHeld, telemetry
-from perdure.runtime import superstep
+from perdure.runtime import tasks
 from tests.runtime.world import fresh_app, result_of, working
 
 
@@ -99,7 +99,7 @@ def test_a_retry_on_that_breaks_makes_the_error_final() -> None:
 
 
 def test_an_agent_that_swallows_its_cancellation_does_not_keep_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superstep, "UNWIND_S", 0.05)
+    monkeypatch.setattr(tasks, "UNWIND_S", 0.05)
     app = fresh_app()
     stuck: list[dict[str, Any]] = []
     began, gate = asyncio.Event(), asyncio.Event()

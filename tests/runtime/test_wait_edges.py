@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import App, NotFound, RunCancelled, RunFailed, UsageError, step
-from tests.runtime.world import fresh_app, until, working
+from tests.runtime.world import asked, fresh_app, parked, until, working
 
 
 @pytest.mark.parametrize("how", ["closure", "method"])
@@ -85,11 +85,15 @@ def test_errors_of_verbs_name_what_they_are_about_live_and_on_replay() -> None:
             await perdure.send("nobody", 1)
         except NotFound as error:
             seen.append((error.thread_id, error.key, "replayed" if seen else "live"))
-        await perdure.sleep(0.01)
+        await perdure.interrupt(name="q")
 
     async def main() -> None:
-        async with working(app):
-            await (await app.start(parent)).result(timeout=10)
+        async with working(app) as worker:
+            handle = await app.start(parent)
+            question = (await asked(app, handle))["q"]
+            await parked(handle, worker)
+            await app.resume(question, None)
+            await handle.result(timeout=10)
         assert seen == [("nobody", "send", "live"), ("nobody", "send", "replayed")]
 
     asyncio.run(main())

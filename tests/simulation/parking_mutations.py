@@ -12,6 +12,7 @@ from perdure.runtime import children
 from perdure.runtime.interruption import Gate
 from perdure.runtime.known import Known
 from perdure.runtime.mailbox import Mailbox
+from perdure.runtime.parking import Parking
 from perdure.runtime.recording import Call
 from perdure.runtime.superstep import SuperStep
 from perdure.runtime.waiting import Waiting
@@ -32,14 +33,19 @@ def _by_the_workers_clock(original: Any, waiting: Any, wait: Any) -> None:
     original(waiting, msgspec.structs.replace(wait, due=wait.due or due, ready=wait.ready or due))
 
 
+async def _fails(*args: Any) -> None:
+    raise RuntimeError("it always fails")
+
+
 def _withdrawn_whenever_cancelled(waiting: Any, key: str) -> None:
     if key in waiting._rows:
         waiting._at.host.committer.submit(waiting.close(key))
 
 
-def _parks_whatever_runs(step: Any) -> None:
-    if step.ending is None and step._parking is None and step.waiting.futures and not step.waiting.awake:
-        step._begin_to_park()
+def _parks_whatever_runs(parking: Any) -> None:
+    step = parking._at
+    if step.ending is None and not parking.under_way and step.waiting.futures and not step.waiting.awake:
+        parking.begin()
 
 
 async def _here(waiting: Any) -> bool:
@@ -48,13 +54,6 @@ async def _here(waiting: Any) -> bool:
 
 def _at_once(gate: Any, deliver: Any) -> None:
     deliver()
-
-
-async def _waits_for_a_hint(waker: Any) -> float:
-    await waker._wake.wait()
-    waker._wake.clear()
-    await waker._look()
-    return 0.002
 
 
 def _youngest_first(original: Any, mailbox: Any, labels: Any) -> Any:
@@ -103,14 +102,10 @@ PARKING = (
     Mutation(
         "A run is parked while a body runs",
         "was parked while",
-        together(replaced(SuperStep, "_at_rest", _parks_whatever_runs), replaced(Known, "keeps", lambda *args: None)),
+        together(replaced(Parking, "at_rest", _parks_whatever_runs), replaced(Known, "keeps", lambda *args: None)),
     ),
-    Mutation("A run that only waits is not parked", "is not parked", replaced(SuperStep, "_at_rest", _nothing)),
-    Mutation(
-        "A worker looks for what has come when it hears of it only",
-        "nobody sees",
-        replaced(Waker, "_tick", _waits_for_a_hint),
-    ),
+    Mutation("A run that only waits is not parked", "is not parked", replaced(Parking, "at_rest", _nothing)),
+    Mutation("A worker fails whenever it looks, and goes on", "failed and went on", replaced(Waker, "_look", _fails)),
     Mutation(
         "A worker does not look for what has come", "nobody sees|180 s after", replaced(Waker, "_look", _nothing_async)
     ),

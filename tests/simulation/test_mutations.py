@@ -44,6 +44,7 @@ QUICK: tuple[tuple[StoreKind, str, int], ...] = (
     ("memory", "A branch that is unwound withdraws its wait", 11),
     ("memory", "A run is parked while a body runs", 2),
     ("memory", "A run that only waits is not parked", 14),
+    ("memory", "A worker fails whenever it looks, and goes on", 0),
     ("memory", "An interruption does not wait for the replay", 6),
     ("memory", "What has no record does not wait for an interruption", 7),
     ("memory", "The youngest message is received first", 11),

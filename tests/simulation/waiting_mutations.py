@@ -216,11 +216,11 @@ WAITING = (
         "by the cancellation",
         replaced(cancelling, "_tree", _all_descendants),
     ),
-    Mutation("A cancelled run completes", "and its cancellation", wrapped(commits, "_knows", _knows_if_it_ends)),
+    Mutation("A cancelled run completes", "and its cancellation", wrapped(commits, "is_aware", _knows_if_it_ends)),
     Mutation(
         "A run is parked and does not know that it is cancelled",
         "does not know of",
-        wrapped(commits, "_knows", _knows_if_it_parks),
+        wrapped(commits, "is_aware", _knows_if_it_parks),
     ),
     Mutation("A claim does not say that the run is cancelled", "of its cancellation", _answering(cancel=None)),
     Mutation("A claim comes without the waits", "it was told of", _answering(waits=())),

@@ -26,8 +26,13 @@ COMPARED = (
 
 class TestPostgresStore(StoreConformance):
     def store(self) -> Store:
-        self.url = postgres.shared().fresh_url()
+        self.url = postgres.common_url()
         return PostgresStore(self.url)
+
+    async def open_store(self) -> Store:
+        store = await super().open_store()
+        await postgres.empty(self.url)
+        return store
 
     async def advance_s(self, store: Store, seconds: float) -> None:
         """The server's clock stays as it is: every time that is compared with it moves back."""

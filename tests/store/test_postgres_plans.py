@@ -54,7 +54,7 @@ from tests.support import postgres
 
 pytestmark = pytest.mark.postgres
 
-ROWS = 200_000
+ROWS = 100_000
 PARKED = 100_000
 ROWS_READ_MAX = 40
 """A scan that returns or filters more rows than this does not find its few by an index."""

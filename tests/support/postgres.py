@@ -7,8 +7,9 @@ settings are the defaults: `fsync` on, durable commits.
 
 PERDURE_TEST_POSTGRES_BIN names the `bin` directory of another Postgres, to test another version.
 
-`shared()` is one server for the whole test process; each test takes a schema of its own (`fresh_url`). A test that
-stops its server takes an `own_server`.
+`shared()` is one server for the whole test process; each test takes a schema of its own (`fresh_url`), or, where there
+are hundreds of them, the one that those before have used, emptied (`common_url`, `empty`). A test that stops its server
+takes an `own_server`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+
 NOBODY = "nobody"
 START_S = 60
+
+TABLES = (
+    "threads", "runs", "checkpoints", "starts", "attempts", "blobs", "waits", "interrupts", "messages", "workers",
+)  # fmt: skip
 
 _schemas = itertools.count(1)
 _running: list[Server] = []
@@ -163,6 +170,23 @@ def shared() -> Server:
     return server
 
 
+@cache
+def common_url() -> str:
+    """A schema for tests that one after the other open it, and empty it. Making one takes the server ten times as long,
+    and hundreds of them make its catalogs slow."""
+    return shared().fresh_url()
+
+
+async def empty(url: str) -> None:
+    """Delete all rows of a store's schema. Whoever holds one is what a failed test has left: that is not waited for."""
+    address, _, schema = url.rpartition("&schema=")
+    connection = await asyncpg.connect(address, server_settings={"lock_timeout": "10s"})
+    try:
+        await connection.execute("".join(f"delete from {schema}.{table};\n" for table in TABLES))
+    finally:
+        await connection.close()
+
+
 @contextlib.contextmanager
 def own_server(*, port: bool = False, settings: dict[str, str] | None = None) -> Iterator[Server]:
     """A server that a test may stop and start as it likes."""
@@ -179,3 +203,4 @@ def stop_all() -> None:
     for server in list(_running):
         server.destroy()
     shared.cache_clear()
+    common_url.cache_clear()

@@ -22,13 +22,18 @@ T = TypeVar("T")
 
 
 class Fresh(Harness):
-    """Stores on a schema of their own."""
+    """Stores on an empty schema."""
 
     def __init__(self) -> None:
-        self.url = postgres.shared().fresh_url()
+        self.url = postgres.common_url()
 
     def store(self) -> PostgresStore:
         return PostgresStore(self.url)
+
+    async def open_store(self) -> Store:
+        store = await super().open_store()
+        await postgres.empty(self.url)
+        return store
 
 
 class Held:

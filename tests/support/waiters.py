@@ -75,6 +75,12 @@ async def reads(count: int, ms: float = 0) -> list[int]:
     return heard
 
 
+async def reads_when_told(count: int, ms: float = 0) -> list[int]:
+    """The same, once somebody has said that it may begin: until then its mailbox fills."""
+    await perdure.interrupt(name="begin")
+    return await reads(count, ms)
+
+
 async def child(number: int) -> int:
     """A child that waits a little itself."""
     await perdure.sleep(perdure.random() * 0.2)
@@ -214,8 +220,8 @@ async def sits() -> str:
 
 
 AGENTS = (
-    naps, asks, reads, child, calls, stuffs, waits_at_once, never, brief, expires, listens, ten, one_step, approves,
-    approves_beside, guards, opens, fails, sits,
+    naps, asks, reads, reads_when_told, child, calls, stuffs, waits_at_once, never, brief, expires, listens, ten,
+    one_step, approves, approves_beside, guards, opens, fails, sits,
 )  # fmt: skip
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from perdure.cli.verbs import name_of, try_before
+from perdure.core.display import render
 from perdure.core.limits import NEVER_US
 from perdure.core.records import Interrupt, Run, RunState, Wait, WaitKind, interrupt_id, run_id
+from perdure.core.snapshot import spilled
 from perdure.terminal.text import away, clean, duration, moment
 
 SHOWN_MAX: Final = 3
 """Waits of one run that are named; the others are counted."""
+
+QUESTION_CHARS: Final = 60
+"""Of a question, where it is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +37,19 @@ def in_words(waits: Iterable[Wait], around: Around, *, now_us: int) -> str:
     return _joined([sentence(wait, around, now_us=now_us) for wait in waits], " and ")
 
 
-def in_short(waits: Iterable[Wait], *, now_us: int) -> str:
+def in_short(waits: Iterable[Wait], around: Around, *, now_us: int) -> str:
     """All of them, for a column."""
-    return _joined([_short(wait, now_us=now_us) for wait in waits], ", ")
+    return _joined([_short(wait, around, now_us=now_us) for wait in waits], ", ")
+
+
+def asked_text(asked: Interrupt | None) -> str:
+    """The beginning of a question, as it stands behind its name; empty where it lies elsewhere, being large."""
+    if asked is None or spilled(asked.payload) is not None:
+        return ""
+    payload = render(asked.payload, QUESTION_CHARS)
+    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+    line = " ".join(clean(text).split())
+    return line if len(line) <= QUESTION_CHARS else line[: QUESTION_CHARS - 1] + "…"
 
 
 def sentence(wait: Wait, around: Around, *, now_us: int) -> str:
@@ -73,9 +89,9 @@ def _what(wait: Wait, around: Around, *, now_us: int = 0) -> str:
             return _timer(wait, now_us=now_us)
         case WaitKind.ANSWER:
             asked = around.questions.get(target)
-            return f"an answer to {interrupt_id(target)}" + (
-                f" from {clean(asked.assignee)}" if asked is not None and asked.assignee else ""
-            )
+            whom = f" from {clean(asked.assignee)}" if asked is not None and asked.assignee else ""
+            text = asked_text(asked)
+            return f"an answer to {interrupt_id(target)}{whom}" + (f" ({text})" if text else "")
         case WaitKind.MESSAGE:
             return f"a message ({' or '.join(clean(label) for label in wait.labels)})" if wait.labels else "a message"
         case WaitKind.RUN:
@@ -100,12 +116,13 @@ def _standing(run: Run) -> str:
     return f"{run.state.value}: {clean(run.reason or '')}" if run.state is RunState.HELD else run.state.value
 
 
-def _short(wait: Wait, *, now_us: int) -> str:
+def _short(wait: Wait, around: Around, *, now_us: int) -> str:
     match wait.kind:
         case WaitKind.TIMER:
             return "a time" if wait.due_at in (None, NEVER_US) else f"due {away(wait.due_at or 0, now_us=now_us)}"
         case WaitKind.ANSWER:
-            return f"answer to {interrupt_id(wait.target or 0)}"
+            text = asked_text(around.questions.get(wait.target or 0))
+            return f"answer to {interrupt_id(wait.target or 0)}" + (f": {text}" if text else "")
         case WaitKind.MESSAGE:
             return f"message {'|'.join(clean(label) for label in wait.labels)}".rstrip()
         case WaitKind.RUN:

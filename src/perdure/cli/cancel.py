@@ -89,4 +89,5 @@ def _with(children: list[Run]) -> str:
         return ""
     names = ", ".join(run_id(child.id) for child in children[:3])
     more = f" and {len(children) - 3} more" if len(children) > 3 else ""
-    return f"\n{count(len(children), 'run')} that it has started with it: {names}{more}"
+    will = "is" if len(children) == 1 else "are"
+    return f"\n{count(len(children), 'run')} that it has started {will} cancelled with it: {names}{more}"

@@ -15,9 +15,9 @@ from perdure.cli.remedies import told
 from perdure.cli.timeline import SuperStep, Try
 from perdure.cli.verbs import Verb
 from perdure.cli.waiting_documents import asked_document, child_document, wait_document
-from perdure.client.info import agent_state
 from perdure.core.limits import NEVER_US
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
+from perdure.runtime.info import agent_state
 from perdure.terminal.text import iso
 
 Document = dict[str, Any]

@@ -8,11 +8,11 @@ from typing import Any
 
 from perdure.cli.awaiting import Around
 from perdure.cli.waiting import Why, why
-from perdure.client.waits import thread_names
 from perdure.core.display import render
 from perdure.core.failures import decode_error
 from perdure.core.records import ErrorInfo, Run, RunState, Wait, WaitKind, Worker, WorkerState
 from perdure.core.states import TERMINAL
+from perdure.runtime.awaited import thread_names
 from perdure.runtime.payloads import load_payload
 from perdure.store.protocol import Store
 

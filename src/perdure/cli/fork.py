@@ -17,7 +17,7 @@ from perdure.terminal.text import clean, count
 
 if TYPE_CHECKING:
     from perdure.app import App
-    from perdure.client.handles import Handle
+    from perdure.runtime.handle import Handle
     from perdure.store.protocol import Store
 
 
@@ -104,9 +104,14 @@ async def _report(store: Store, handle: Handle[Any], thread: str, *, as_json: bo
         print_json(run_document(fact))
         return
     taken = await _taken(store, run)
+    begins = (
+        f"with {count(taken, 'recorded step')} of it, which will not run again"
+        if taken
+        else "with none of its recorded steps: all of them run again (--key takes over what is before a step)"
+    )
     click.echo(
         f"{handle.run_id} on thread {clean(handle.thread_id)} goes on from super-step {run.super_step} of "
-        f"{clean(thread)}, with {count(taken, 'recorded step')} of it"
+        f"{clean(thread)}, {begins}"
     )
     if fact.why:
         remedy = f"; {told(fact.why.remedy)}" if fact.why.remedy else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.options import json_option, page_options, store_option, thread_option
 from perdure.cli.stores import opened_app, parse_run, run_async
 from perdure.core.records import InterruptState, run_id
 
@@ -20,7 +20,7 @@ def interrupts() -> None:
 @interrupts.command("list")
 @click.option("--state", type=click.Choice(STATES), default="open", show_default=True, help="Questions in this state.")
 @click.option("--agent", help="Only questions of this agent.")
-@click.option("--thread-id", "--thread", "thread_id", metavar="THREAD", help="Only questions of this thread.")
+@thread_option("questions")
 @click.option("--run", "run", metavar="RUN", help="Only questions of this run.")
 @click.option("--assignee", help="Only questions for this person.")
 @click.option("--tenant", help="Only questions of this tenant's runs.")
@@ -55,7 +55,7 @@ async def _list(
         print_interrupts(Page(), infos, state=chosen, now_us=now_us, limit=limit)
 
 
-@interrupts.command("show")
+@interrupts.command("show", short_help="Show a question, and how to answer it.")
 @click.argument("interrupt")
 @store_option
 @json_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.given import given_text, parse_json
-from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.options import json_option, page_options, store_option, thread_option
 from perdure.cli.stores import find_thread, opened_app, run_async
 from perdure.errors import NotFound
 from perdure.terminal.text import clean
@@ -72,13 +72,13 @@ async def _send_as(app: App, thread: str, value: Any, label: str) -> str:
     return message_id(message.id)
 
 
-@messages.command("list")
+@messages.command("list", short_help="List what waits in a mailbox, in order.")
 @click.argument("thread")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most this many messages."
 )
 @click.option(
-    "--after", type=click.IntRange(0), metavar="SEQ", default=0, help="Go on after this place in the mailbox."
+    "--after", type=click.IntRange(0, 2**62), metavar="SEQ", default=0, help="Go on after this place in the mailbox."
 )
 @store_option
 @json_option
@@ -103,14 +103,14 @@ async def _list(url: str, thread: str, *, limit: int, after: int, as_json: bool)
         print_mailbox(Page(), infos, thread=thread, now_us=now_us, limit=limit)
 
 
-@messages.command("dead")
-@click.option("--thread-id", "--thread", "thread", metavar="THREAD", help="Only those of this thread.")
+@messages.command("dead", short_help="List messages that could not be received.")
+@thread_option("those")
 @page_options("message")
 @store_option
 @json_option
-def list_dead(*, store: str, thread: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List dead letters: messages that could not be received as what was asked for, oldest first."""
-    run_async(_dead(store, thread, limit=limit, after=after, as_json=as_json))
+def list_dead(*, store: str, thread_id: str | None, limit: int, after: str | None, as_json: bool) -> None:
+    """List dead letters: messages that could not be received, and why; oldest first."""
+    run_async(_dead(store, thread_id, limit=limit, after=after, as_json=as_json))
 
 
 async def _dead(url: str, thread: str | None, *, limit: int, after: str | None, as_json: bool) -> None:

@@ -9,6 +9,7 @@ import click
 from perdure.cli.options import json_option, store_option
 from perdure.cli.remedies import told
 from perdure.cli.stores import find_run, opened, parse_run, require_there, run_async
+from perdure.terminal.text import moment
 
 
 @click.command()
@@ -19,8 +20,8 @@ from perdure.cli.stores import find_run, opened, parse_run, require_there, run_a
 def retry(*, store: str, run: str, undo: bool, as_json: bool) -> None:
     """Send a failed or cancelled RUN on.
 
-    The steps whose failure ended it run again; what is recorded stays and is not done again. With --undo none of its
-    code runs: its effects are undone, and it ends as it had ended.
+    The steps whose failure ended it run again; what is recorded stays and is not done again. Its deadline, if it had
+    one, is dropped. With --undo none of its code runs: its effects are undone, and it ends as it had ended.
     """
     run_async(_send_on(store, run, verb="undo" if undo else "retry", as_json=as_json))
 
@@ -44,6 +45,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "undo", "relea
     require_there(url)
     app = App("perdure", store=url)
     async with app:
+        before = await find_run((await app._client()).store, name)
         await (app.release(name) if verb == "release" else app.retry(name, undo=verb == "undo"))
     async with opened(url) as store:
         from perdure.cli.facts import gather_facts
@@ -58,5 +60,7 @@ async def _send_on(url: str, name: str, *, verb: Literal["retry", "undo", "relea
         return
     where = "to undo what is left to be undone" if verb == "undo" else f"at super-step {fact.run.super_step}"
     click.echo(f"{name} is {fact.run.state.value} again, {where}")
+    if before.deadline_at is not None and fact.run.deadline_at is None:
+        click.echo(f"its deadline, {moment(before.deadline_at)}, is dropped: it may take as long as it needs")
     if fact.why:
         click.echo(f"it waits for {fact.why.what}" + (f"; {told(fact.why.remedy)}" if fact.why.remedy else ""))

@@ -24,6 +24,21 @@ app_store_option = click.option("--store", metavar="URL", callback=note_store, h
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
 
 
+class _ThreadOption(click.Option):
+    """`--thread-id`, as `app.start` calls it; `--thread` works too, and is not told to anybody."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0].replace(", --thread ", " "), record[1])
+
+
+def thread_option(what: str) -> Callable[[F], F]:
+    """`--thread-id`, to list only what is of one thread."""
+    return click.option(
+        "--thread-id", "--thread", "thread_id", metavar="THREAD", cls=_ThreadOption, help=f"Only {what} of this thread."
+    )
+
+
 def page_options(noun: str) -> Callable[[F], F]:
     """`--limit` and `--after`."""
 

@@ -12,8 +12,9 @@ from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import RunLog
 from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
+from perdure.cli.timeline_words import tally
 from perdure.core.effects import EffectState
-from perdure.core.records import RunState, Worker, run_id, worker_id
+from perdure.core.records import Run, RunState, Worker, run_id, worker_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.starting import CHILD_KEY
 from perdure.terminal.page import Marks, Middle, Page, Tail, header, state, table, value_lines
@@ -39,6 +40,15 @@ STRIP_CELLS: Final = 40
 """Of a run's time, from left to right."""
 
 CHILDREN_SHOWN: Final = 20
+"""Up to so many are listed."""
+
+CHILDREN_OF_MANY: Final = 5
+"""Of more than that so many are; the rest is in the tally, and in a list of its own."""
+
+_ORDER: Final = (
+    RunState.HELD, RunState.FAILED, RunState.WAITING, RunState.RUNNING, RunState.QUEUED, RunState.CANCELLED,
+    RunState.COMPLETED,
+)  # fmt: skip
 
 
 def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
@@ -136,13 +146,13 @@ def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]
         yield "attempts", _attempts(fact)
     if run.deployment is not None:
         yield "deployment", clean(run.deployment)
-    labels = [f"queue {clean(run.queue)}"] if run.queue != "default" else []
-    labels += [f"priority {run.priority}"] if run.priority else []
-    labels += [f"key {clean(run.key)}"] if run.key and not run.key.startswith(CHILD_KEY) else []
-    labels += [f"tenant {clean(run.tenant)}"] if run.tenant else []
-    labels += [f"tags {clean(', '.join(run.tags))}"] if run.tags else []
-    if labels:
-        yield "labels", ", ".join(labels)
+    options = [f"queue {clean(run.queue)}"] if run.queue != "default" else []
+    options += [f"priority {run.priority}"] if run.priority else []
+    options += [f"key {clean(run.key)}"] if run.key and not run.key.startswith(CHILD_KEY) else []
+    options += [f"tenant {clean(run.tenant)}"] if run.tenant else []
+    options += [f"tags {clean(', '.join(run.tags))}"] if run.tags else []
+    if options:
+        yield "options", ", ".join(options)
 
 
 def _attempts(fact: Fact) -> str:
@@ -182,9 +192,10 @@ def print_children(page: Page, log: RunLog, *, now_us: int) -> None:
     if not children:
         return
     page.say()
-    page.say(Text(f"children ({len(children)})", style="bold"))
+    page.say(Text(tally(children), style="bold"))
+    shown = children if len(children) <= CHILDREN_SHOWN else _first_to_look_at(children)
     rows = table("run", "state", "agent", "thread", "created", "", give=("agent", "thread"))
-    for child in children[:CHILDREN_SHOWN]:
+    for child in shown:
         rows.add_row(
             run_id(child.id),
             state(child.state.value),
@@ -194,9 +205,14 @@ def print_children(page: Page, log: RunLog, *, now_us: int) -> None:
             Text("detached" if child.detached else "", style="dim"),
         )
     page.print(rows)
-    if len(children) > CHILDREN_SHOWN and children[0].parent is not None:
+    if len(shown) < len(children) and children[0].parent is not None:
         listing = command(f"perdure runs list --parent {run_id(children[0].parent)}")
-        page.say(Text(f"and {len(children) - CHILDREN_SHOWN} more: {listing}", style="dim"))
+        page.say(Text(f"and {len(children) - len(shown)} more: {listing}", style="dim"))
+
+
+def _first_to_look_at(children: Sequence[Run]) -> list[Run]:
+    """A few of many: those that need somebody, then those that are not over."""
+    return sorted(children, key=lambda child: (_ORDER.index(child.state), child.id))[:CHILDREN_OF_MANY]
 
 
 def _worker_rows(fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:

@@ -6,7 +6,7 @@ import click
 from msgspec.structs import replace
 
 from perdure.cli.facts import gather_facts
-from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.options import json_option, page_options, store_option, thread_option
 from perdure.cli.runs_history import export_run, replay_runs
 from perdure.cli.stores import find_run, opened, parse_run, run_async
 from perdure.core.records import RunState, run_id
@@ -27,7 +27,7 @@ runs.add_command(replay_runs)
 @runs.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("--agent", help="Only runs of this agent.")
-@click.option("--thread", "thread_id", metavar="THREAD", help="Only runs of this thread.")
+@thread_option("runs")
 @click.option("--tenant", help="Only runs of this tenant.")
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag; give it again to ask for several.")
 @click.option("--parent", metavar="RUN", help="Only runs that this one has started.")
@@ -70,7 +70,7 @@ async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
         print_runs(Page(), facts, limit=where.limit)
 
 
-@runs.command("show")
+@runs.command("show", short_help="Show a run, its steps, and why it waits.")
 @click.argument("run")
 @click.option("--full", is_flag=True, help="With every recorded value, and whole errors.")
 @click.option("--all", "everything", is_flag=True, help="With the middle of a very long timeline too.")

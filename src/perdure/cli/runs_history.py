@@ -58,7 +58,7 @@ def _save(history: History, path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-@click.command("replay")
+@click.command("replay", short_help="Replay exported runs on the code at hand.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.argument("target", metavar="MODULE:APP")
 @click.option(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.app import App
     from perdure.cli.facts import Fact
     from perdure.cli.waiting import Why
-    from perdure.client.handles import Handle
+    from perdure.runtime.handle import Handle
     from perdure.store.protocol import Store
 
 LOOK_S = 1.0
@@ -45,7 +45,7 @@ PATIENCE_S = 3.0
 @click.option("--delay", metavar="TIME", default="0s", help="Not before then, such as 90s or 2h.")
 @click.option("--deadline", metavar="TIME", help="It fails if it has not ended by then: 2h, or 2026-12-01T09:00+01:00.")
 @click.option("--tenant", help="Whose run it is.")
-@click.option("--tag", "tags", multiple=True, help="A label; give it again for several.")
+@click.option("--tag", "tags", multiple=True, help="A word to find it by; give it again for several.")
 @click.option("--wait", is_flag=True, help="Wait for its end and print its result.")
 @app_store_option
 @json_option

@@ -12,9 +12,9 @@ from perdure.cli.facts import Facts
 from perdure.cli.reading import Mail
 from perdure.cli.remedies import command
 from perdure.cli.run_pages import note, took
-from perdure.client.info import agent_state
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Kind, Run, Thread, interrupt_id, run_id
+from perdure.runtime.info import agent_state
 from perdure.terminal.page import Middle, Page, header, state, table, value_lines
 from perdure.terminal.text import ago, clean, clock, count, moment
 
@@ -97,7 +97,7 @@ def _mail_rows(thread: Thread, mail: Mail, *, now_us: int) -> Iterator[tuple[str
         shown = command(f"perdure messages list {name}")
         yield "mailbox", f"{number_of(mail.waiting, 'message')}: {shown}"
     if mail.dead:
-        shown = command(f"perdure messages dead --thread {name}")
+        shown = command(f"perdure messages dead --thread-id {name}")
         yield "dead letters", Text(f"{number_of(mail.dead, 'dead letter')}: {shown}", "yellow")
     for n, row in enumerate(mail.questions[:QUESTIONS_SHOWN]):
         whom = f" of {clean(row.assignee)}" if row.assignee else ""
@@ -105,7 +105,7 @@ def _mail_rows(thread: Thread, mail: Mail, *, now_us: int) -> Iterator[tuple[str
         shown = command(f"perdure interrupts show {interrupt_id(row.id)}")
         yield "questions" if n == 0 else "", Text(f"{asked}: {shown}", "magenta")
     if len(mail.questions) > QUESTIONS_SHOWN:
-        shown = command(f"perdure interrupts list --thread {name}")
+        shown = command(f"perdure interrupts list --thread-id {name}")
         yield "", f"{number_of(len(mail.questions), 'open question')} in all: {shown}"
 
 
@@ -128,7 +128,7 @@ def _print_runs(page: Page, thread: Thread, facts: Facts) -> None:
         )
     page.print(rows)
     if thread.last_ordinal > len(facts.items):
-        listing = command(f"perdure runs list --thread {clean(thread.thread_id)}")
+        listing = command(f"perdure runs list --thread-id {clean(thread.thread_id)}")
         page.say(Text(f"newest {len(facts.items)}; all: {listing}", style="dim"))
 
 

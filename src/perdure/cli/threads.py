@@ -48,7 +48,7 @@ async def _list(url: str, *, agent: str | None, limit: int, after: str | None, a
         print_threads(Page(), pairs, now_us=now_us, limit=limit)
 
 
-@threads.command("show")
+@threads.command("show", short_help="Show a thread: its runs, and what waits in it.")
 @click.argument("thread")
 @click.option("--state", "with_state", is_flag=True, help="With the thread's state, decoded.")
 @store_option

@@ -7,8 +7,9 @@ hands is a dotted line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.cells import set_cell_size
@@ -16,9 +17,9 @@ from rich.text import Text
 
 from perdure.cli.awaiting import sentence
 from perdure.cli.reading import RunLog
-from perdure.cli.timeline import Forked, Handover, Parked, SuperStep, Try
+from perdure.cli.timeline import Forked, Handover, Line, Parked, SuperStep, Try
 from perdure.cli.timeline_words import answered_in_words, asked_in_words, notes, span
-from perdure.cli.verbs import WAITS, shown_key
+from perdure.cli.verbs import WAITS, Verb, shown_key
 from perdure.core.limits import INLINE_BYTES_MAX
 from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Wait, WaitKind, WorkerState, worker_id
 from perdure.terminal.page import Page, shorten, value_lines
@@ -30,6 +31,10 @@ WIDTH_MAX: Final = 120
 LINES_MAX: Final = 300
 """Lines that are shown without `--all`."""
 
+ALIKE_MIN: Final = 8
+ALIKE_SHOWN: Final = 3
+"""Of so many lines in a row about children, so many are shown without `--all`."""
+
 INDENT: Final = "    "
 FIXED: Final = {"try": 3, "at": 12, "took": 11, "size": 10}
 KEY_LEAST: Final = 14
@@ -39,7 +44,7 @@ _GONE: Final = {WorkerState.DEAD: "died", WorkerState.STOPPED: "stopped"}
 
 def print_timeline(page: Page, log: RunLog, *, full: bool, everything: bool) -> None:
     """Every super-step; of a very long timeline its two ends."""
-    lines = list(TimelinePage.of(page, log, full=full).lines())
+    lines = list(TimelinePage.of(page, log, full=full, whole=full or everything).lines())
     cut = len(lines) - LINES_MAX
     if cut > 0 and not everything:
         half = LINES_MAX // 2
@@ -59,16 +64,18 @@ class TimelinePage:
     page: Page
     log: RunLog
     full: bool
+    whole: bool
+    """Whether nothing is left out."""
     key: int
     worker: int
 
     @classmethod
-    def of(cls, page: Page, log: RunLog, *, full: bool) -> TimelinePage:
+    def of(cls, page: Page, log: RunLog, *, full: bool, whole: bool) -> TimelinePage:
         """Columns that fit the page; the key takes what the others leave."""
         width = min(page.width, WIDTH_MAX)
         worker = max([len(worker_id(step.worker)) for step in log.steps()] + [len("worker")])
         rest = len(INDENT) + worker + sum(FIXED.values()) + 2 * (len(FIXED) + 1)
-        return cls(page, log, full, max(width - rest, KEY_LEAST), worker)
+        return cls(page, log, full, whole, max(width - rest, KEY_LEAST), worker)
 
     def lines(self) -> Iterator[Text]:
         """The whole timeline."""
@@ -87,7 +94,12 @@ class TimelinePage:
         if self.full and step.boundary is not None:
             yield from self._value("arguments", self.log.arguments(step.boundary))
         parked_at: int | None = None
+        left_out = self._left_out(step.lines)
         for line in step.lines:
+            if id(line) in left_out:
+                if (said := left_out[id(line)]) is not None:
+                    yield Text(f"{INDENT}{self.page.marks.open} {said}", style="dim")
+                continue
             match line:
                 case Handover():
                     yield self._handover(line)
@@ -106,6 +118,31 @@ class TimelinePage:
                 case Checkpoint():
                     yield from self._step(line, parked_at=parked_at)
             parked_at = None
+
+    def _left_out(self, lines: Sequence[Line]) -> dict[int, str | None]:
+        """Of many starts of children in a row, or of many that are waited for: the lines that are not shown, and what
+        the last of them says instead."""
+        left_out: dict[int, str | None] = {}
+        for kind, group in itertools.groupby(lines, self._of_a_child):
+            alike = list(group)
+            if kind is None or self.whole or len(alike) < ALIKE_MIN:
+                continue
+            rest = alike[ALIKE_SHOWN:]
+            left_out |= dict.fromkeys(map(id, rest))
+            left_out[id(rest[-1])] = f"{len(rest)} more {kind}; --all shows them"
+        return left_out
+
+    def _of_a_child(self, line: Line) -> str | None:
+        """What a line without trouble says of a child, in the plural."""
+        match line:
+            case Wait(kind=WaitKind.RUN):
+                return "children that it waits for"
+            case Checkpoint(failed=False) if self.log.verb(line) is Verb.START:
+                return "children started"
+            case Checkpoint(failed=False) if self.log.verb(line) is Verb.RESULT:
+                return "results of children"
+            case _:
+                return None
 
     def _step(self, row: Checkpoint, *, parked_at: int | None) -> Iterator[Text]:
         marks = self.page.marks
@@ -151,10 +188,12 @@ class TimelinePage:
         now_us = self.log.now_us
         took = duration(now_us - wait.opened_at)
         yield self._row(self.page.marks.wait, wait.key, "", "", clock(wait.opened_at), took, "", style="magenta")
-        question = self.log.around.questions.get(wait.target or 0) if wait.kind is WaitKind.ANSWER else None
+        around = self.log.around
+        question = around.questions.get(wait.target or 0) if wait.kind is WaitKind.ANSWER else None
         if question is not None:
             yield Text(f"{INDENT}  {asked_in_words(question, self.log)}", style="cyan")
-        yield Text(f"{INDENT}  waits for {sentence(wait, self.log.around, now_us=now_us)}", style="magenta")
+            around = replace(around, questions={})  # it has been shown
+        yield Text(f"{INDENT}  waits for {sentence(wait, around, now_us=now_us)}", style="magenta")
 
     def _unanswered(self, asked: Interrupt) -> Iterator[Text]:
         """A question of which no record is left: nobody waited for its answer to the end."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -89,6 +90,14 @@ def answered_in_words(asked: Interrupt, row: Checkpoint | None, log: RunLog) -> 
             return "still open"
         case _:
             assert_never(asked.state)
+
+
+def tally(children: Iterable[Run]) -> str:
+    """How many children there are, and how they stand: `200 children: 150 completed, 30 waiting, 20 queued`."""
+    counted = Counter(child.state for child in children)
+    states = ", ".join(f"{number} {state.value}" for state, number in counted.most_common())
+    total = counted.total()
+    return f"{total:,} {'child' if total == 1 else 'children'}: {states}"
 
 
 def standing(child: Run) -> str:

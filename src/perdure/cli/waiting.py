@@ -98,7 +98,7 @@ def _parked(run: Run, waits: Sequence[Wait], around: Around, *, now_us: int) -> 
     if not waits:
         return Why("a wait inside", "what its agent has asked for")
     return Why(
-        awaiting.in_short(waits, now_us=now_us),
+        awaiting.in_short(waits, around, now_us=now_us),
         awaiting.in_words(waits, around, now_us=now_us),
         awaiting.remedy(run, waits),
     )

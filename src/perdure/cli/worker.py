@@ -22,7 +22,7 @@ from perdure.errors import UsageError
     "--queue", "queues", multiple=True, help="Serve this queue; give it again for several.  [all of the app's]"
 )
 @click.option("--deployment", help="The code version that is served.  [$PERDURE_DEPLOYMENT, else from the app]")
-@click.option("--name", help="A label for people.  [host:pid]")
+@click.option("--name", help="A name for people.  [host:pid]")
 @app_store_option
 def worker(
     *,

@@ -13,7 +13,7 @@ def workers() -> None:
     """List workers."""
 
 
-@workers.command("list")
+@workers.command("list", short_help="List workers, and what they hold.")
 @click.option("--all", "everyone", is_flag=True, help="The stopped and the dead ones too.")
 @store_option
 @json_option

@@ -13,7 +13,7 @@ from perdure.client.requests import no_run
 from perdure.core.failures import cancellation
 from perdure.core.records import RunState, run_id
 from perdure.core.states import TERMINAL
-from perdure.runtime.ids import patiently
+from perdure.runtime.patience import patiently
 from perdure.runtime.starting import checked_reason
 
 REASON: Final = "asked for"

@@ -15,7 +15,8 @@ from perdure.core.records import Outcome, Run, RunState, run_id
 from perdure.core.requests import NewMessage, SendOutcome, StartOutcome, StartRun
 from perdure.core.states import TERMINAL
 from perdure.errors import NotFound, StoreUnavailable
-from perdure.runtime.ids import Ids, patiently
+from perdure.runtime.ids import Ids
+from perdure.runtime.patience import patiently
 from perdure.runtime.service import serve
 from perdure.runtime.starts import Sends, Starts
 from perdure.store.protocol import Hint, Store

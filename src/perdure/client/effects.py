@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from perdure.client import inbox
 from perdure.client.connection import Client
-from perdure.client.info import maybe, moment, plain
 from perdure.client.requests import page_limit, run_number
 from perdure.core.answers import canonical_bytes
 from perdure.core.effects import RESOLVED, Effect, EffectEvent, EffectFilter, EffectState, Resolution, effect_id
@@ -38,7 +37,8 @@ from perdure.core.states import TERMINAL
 from perdure.core.verdicts import DidNotHappen, Happened, answer_of
 from perdure.errors import Conflict, NotFound, NotSerializable, UsageError
 from perdure.runtime.effect import KNOWN
-from perdure.runtime.ids import patiently
+from perdure.runtime.info import maybe, moment, plain
+from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.settings import check_name
 from perdure.runtime.starting import REASON_CHARS_MAX, checked_id

@@ -18,10 +18,11 @@ from perdure.client.requests import no_run, run_number
 from perdure.core.digests import digest
 from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
 from perdure.core.requests import ForkRun, RunFilter, Started, StartRun
+from perdure.core.shown import shown
 from perdure.core.snapshot import freeze, spill, spilled
 from perdure.errors import Conflict, NotFound, UsageError
 from perdure.runtime.agent import Agent
-from perdure.runtime.ids import patiently
+from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_blobs, load_payload
 from perdure.runtime.starting import checked_id
 from perdure.store.pages import whole_log
@@ -36,6 +37,9 @@ class Unset(Enum):
 
 UNSET: Final = Unset.UNSET
 """As it was."""
+
+SUPER_STEPS_MAX: Final = 2**31 - 1
+"""What a store keeps as a super-step's number."""
 
 NAMED_MAX: Final = 20
 """Super-steps or keys that an error names."""
@@ -113,8 +117,10 @@ async def _run(client: Client, thread: Thread, run: str | None) -> Run:
 
 
 def _checked_number(super_step: object) -> int:
-    if isinstance(super_step, bool) or not isinstance(super_step, int) or super_step < 1:
-        raise UsageError(f"super_step is {super_step!r}; they are numbered from 1")
+    if isinstance(super_step, bool) or not isinstance(super_step, int) or not 1 <= super_step <= SUPER_STEPS_MAX:
+        raise UsageError(
+            f"super_step is {shown(super_step)}; they are numbered from 1, up to {SUPER_STEPS_MAX:,} at most"
+        )
     return super_step
 
 
@@ -134,6 +140,8 @@ async def _records(store: Store, run: Run, number: int, key: str | None) -> list
     """The records of that super-step before that key, in the order in which they were made; none without a key."""
     if key is None:
         return []
+    if not isinstance(key, str):
+        raise UsageError(f"key is {shown(key)}; give the key of a step as text, as `perdure runs show` has it")
     rows = [row async for row in whole_log(store, run.id, super_step=number) if row.kind is Kind.STEP]
     for at in rows:
         if at.key == key:
@@ -163,7 +171,11 @@ async def _arguments(
     args = () if edits.args is UNSET else edits.args
     kwargs = {} if edits.kwargs is UNSET else edits.kwargs
     if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-        raise UsageError(f"args={args!r}, kwargs={kwargs!r}: give a list of arguments, and a dict of those by name")
+        raise UsageError(
+            f"args={shown(args)}, kwargs={shown(kwargs)}: give a list of arguments, and a dict of those by name"
+        )
+    if not all(isinstance(name, str) for name in kwargs):
+        raise UsageError(f"kwargs={shown(kwargs)}: the names of arguments are text")
     args, kwargs = tuple(args), dict(kwargs)
     payload, blobs = spill(agent.signature.bind_encode(args, kwargs))
     return payload, {blob.digest: blob.data for blob in blobs}

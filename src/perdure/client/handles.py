@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perdure.client import mail
 from perdure.client.forking import UNSET, Edits, Unset, fork
-from perdure.client.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
 from perdure.client.mail import MessageInfo
-from perdure.client.requests import run_number
+from perdure.client.requests import page_limit, run_number
 from perdure.core.durations import seconds
 from perdure.core.records import AgentState, Kind, Run, RunState, run_id
-from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError
+from perdure.core.shown import shown
+from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError, UsageError
+from perdure.runtime.handle import Handle
+from perdure.runtime.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
 from perdure.runtime.payloads import load_state
 from perdure.store.pages import whole_log
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Handle(Generic[R]):
-    """A run that is on disk. Cheap, and good in any process: nothing is lost with it."""
+class RunHandle(Handle[R]):
+    """A run, as a client sees it: good in any process."""
 
     def __init__(self, app: App, id: int, thread_id: str) -> None:
         self._app = app
@@ -35,12 +37,6 @@ class Handle(Generic[R]):
         self.thread_id = thread_id
 
     async def result(self, timeout: float | str | timedelta | None = None) -> R:
-        """Wait for the run's end and return its result.
-
-        Raises `RunFailed`, `RunCancelled`, `RunHeld` (a person must look; the run is not over), `NotSerializable` if
-        the recorded result does not load as what the agent returns by now, or `TimeoutError` after `timeout`: the run
-        goes on all the same.
-        """
         client = await self._app._client()
         limit = None if timeout is None else seconds(timeout)
         try:
@@ -97,19 +93,12 @@ class Handle(Generic[R]):
                 )  # fmt: skip
 
     async def status(self) -> RunInfo:
-        """The run as it is now."""
         return await self._app.run_info(self.run_id)
 
     async def cancel(self, reason: str | None = None) -> RunState:
-        """Cancel the run, and those that it has started unless they are detached.
-
-        Durable when it returns, and the truth: `cancelled` if the cancellation won, whatever the run still does before
-        it ends; else the state in which the run had ended.
-        """
         return await self._app.cancel(self.run_id, reason=reason)
 
     async def history(self) -> list[CheckpointInfo]:
-        """The run's log so far, in order: boundaries, steps, the end."""
         client = await self._app._client()
         return [checkpoint_info(row) async for row in whole_log(client.store, self._id)]
 
@@ -152,6 +141,7 @@ class ThreadHandle:
         client = await self._app._client()
         row = await self._row()
         if at is not None:
+            _must_be_checkpoint("at", at)
             run, super_step = run_number(at.run_id), at.super_step
         elif row.snapshot_run is None or row.snapshot_step is None:
             return None
@@ -182,14 +172,22 @@ class ThreadHandle:
 
     async def checkpoints(self, *, limit: int = 100, after: CheckpointInfo | None = None) -> list[CheckpointInfo]:
         """Its boundaries and run ends over all its runs, newest first; `after` continues a listing."""
+        if after is not None:
+            _must_be_checkpoint("after", after)
+        page = page_limit(limit)
         client = await self._app._client()
         row = await self._row()
         last = None if after is None else (run_number(after.run_id), after.super_step)
-        rows = await client.store.thread_checkpoints(row.id, limit=limit, after=last)
+        rows = await client.store.thread_checkpoints(row.id, limit=page, after=last)
         return [checkpoint_info(found) for found in rows if found.kind is not Kind.STEP]
 
     async def mailbox(self, *, limit: int = 100, after: MessageInfo | None = None) -> list[MessageInfo]:
         """The messages that wait to be received, in the order in which they will be; `after` continues a listing."""
+        if after is not None and not isinstance(after, MessageInfo):
+            raise UsageError(
+                f"after is {shown(after)}; give the last message of the page before, as this returned it: "
+                "thread.mailbox(after=page[-1])"
+            )
         row = await self._row()
         last = 0 if after is None else after.seq
         return await mail.mailbox(await self._app._client(), row.id, row.thread_id, limit=limit, after=last)
@@ -204,7 +202,7 @@ class ThreadHandle:
         kwargs: Mapping[str, Any] | Literal[Unset.UNSET] = UNSET,
         run_id: str | None = None,
         thread_id: str | None = None,
-    ) -> Handle[Any]:
+    ) -> RunHandle[Any]:
         """Start a run on a new thread that goes on from a checkpoint of this one, which stays as it is.
 
         It begins at `super_step` of the run `run_id` (by default the current super-step of the newest run), with the
@@ -221,7 +219,7 @@ class ThreadHandle:
             await self._app._client(), row, agent, run=run_id, super_step=super_step, key=key, thread_id=thread_id,
             edits=edits,
         )  # fmt: skip
-        return Handle(self._app, started.run, started.thread_id)
+        return RunHandle(self._app, started.run, started.thread_id)
 
     async def _row(self) -> Any:
         client = await self._app._client()
@@ -235,3 +233,10 @@ class ThreadHandle:
 
     def __repr__(self) -> str:
         return f"<thread {self.thread_id!r}>"
+
+
+def _must_be_checkpoint(what: str, given: object) -> None:
+    if not isinstance(given, CheckpointInfo):
+        raise UsageError(
+            f"{what} is {shown(given)}; give a checkpoint of this thread, as thread.checkpoints() lists them"
+        )

@@ -16,11 +16,11 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from perdure.client.connection import Client
-from perdure.client.info import maybe, moment, plain
-from perdure.client.requests import page_limit, run_number
+from perdure.client.requests import agent_name, page_limit, run_number
 from perdure.core.answers import canonical_bytes, check_answer
 from perdure.core.records import Interrupt, InterruptState, interrupt_id, parse_id, run_id
 from perdure.core.requests import Answered, InterruptFilter, NewAnswer, NotAnswered, QuestionOpen, StartOutcome
+from perdure.core.shown import shown
 from perdure.core.snapshot import spill
 from perdure.errors import (
     AlreadyAnswered,
@@ -31,7 +31,9 @@ from perdure.errors import (
     PerdureError,
     UsageError,
 )
-from perdure.runtime.ids import patiently
+from perdure.runtime.agent import Agent
+from perdure.runtime.info import maybe, moment, plain
+from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.settings import check_name
 from perdure.runtime.starting import checked_id
@@ -78,13 +80,13 @@ class InterruptInfo:
 
 
 def interrupt_filter(
-    *, state: str | None, agent: str | None, thread_id: str | None, run_id: str | None, assignee: str | None,
-    tenant: str | None, limit: int, after: str | None,
+    *, state: str | None, agent: Agent[..., Any] | str | None, thread_id: str | None, run_id: str | None,
+    assignee: str | None, tenant: str | None, limit: int, after: str | None,
 ) -> InterruptFilter:  # fmt: skip
     """Which questions to list; a name that nothing can have is refused."""
     return InterruptFilter(
         state=None if state is None else _state(state),
-        agent=None if agent is None else check_name("an agent's name", agent),
+        agent=None if agent is None else agent_name(agent),
         thread_id=None if thread_id is None else checked_id("a thread id", thread_id),
         run=None if run_id is None else run_number(run_id),
         assignee=None if assignee is None else check_name("an assignee", assignee),
@@ -100,7 +102,7 @@ async def listed(client: Client, where: InterruptFilter) -> list[InterruptInfo]:
     return [await _info(client.store, row, now_us) for row in await client.store.interrupts(where)]
 
 
-async def shown(client: Client, interrupt: str) -> InterruptInfo:
+async def question(client: Client, interrupt: str) -> InterruptInfo:
     """One question, whatever its state."""
     row = await _row(client, interrupt_number(interrupt))
     return await _info(client.store, row, await client.store.now_us())
@@ -115,11 +117,18 @@ async def asked_by(store: Store, outcome: StartOutcome) -> str:
     return ""
 
 
+async def _asked(store: Store, row: Interrupt) -> str:
+    """A question's name, and what it is about, shortened."""
+    return f"{row.name}: {_head.repr(plain(await load_payload(store, row.thread, row.payload)))}"
+
+
 def interrupt_number(name: object) -> int:
     """The number behind a question's id."""
     number = parse_id("i", name) if isinstance(name, str) else None
     if number is None:
-        raise UsageError(f"{name!r} is not a question's id; they look like i42 (`perdure interrupts list` shows them)")
+        raise UsageError(
+            f"{shown(name)} is not a question's id; they look like i42 (`perdure interrupts list` shows them)"
+        )
     return number
 
 
@@ -170,8 +179,9 @@ async def _lost(store: Store, row: Interrupt) -> PerdureError:
         return InterruptClosed(f"{_named(row)} {why}, and takes no answer", state=row.state, **ids)
     info = await _info(store, row, 0)
     who = f" by {info.answered_by}" if info.answered_by else ""
+    answered_at = None if info.answered_at is None else info.answered_at.isoformat(" ", "seconds")
     return AlreadyAnswered(
-        f"{_named(row)} was answered{who} at {info.answered_at}: {_head.repr(info.answer)}; that answer stands",
+        f"{_named(row)} was answered{who} at {answered_at}: {_head.repr(info.answer)}; that answer stands",
         answer=info.answer, by=info.answered_by, at=info.answered_at, **ids,
     )  # fmt: skip
 
@@ -191,7 +201,7 @@ async def _found(client: Client, what: object) -> Interrupt:
     if not rows:
         raise Conflict(f"thread {thread_id!r} has no open question; it may have been answered", thread_id=thread_id)
     names = [interrupt_id(row.id) for row in rows]
-    some = ", ".join(f"{name} ({row.name})" for name, row in zip(names[:LISTED_MAX], rows, strict=False))
+    some = ", ".join([f"{interrupt_id(row.id)} ({await _asked(client.store, row)})" for row in rows[:LISTED_MAX]])
     more = " and more" if len(rows) > LISTED_MAX else ""
     raise Conflict(
         f"thread {thread_id!r} has several open questions; answer one by its id: {some}{more}", thread_id=thread_id,
@@ -233,7 +243,6 @@ def _named(row: Interrupt) -> str:
 
 
 def _state(text: str) -> InterruptState:
-    try:
-        return InterruptState(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a question's state; they are: {', '.join(InterruptState)}") from None
+    if not isinstance(text, str) or text not in tuple(InterruptState):
+        raise UsageError(f"{shown(text)} is not a question's state; they are: {', '.join(InterruptState)}")
+    return InterruptState(text)

@@ -14,15 +14,16 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from perdure.client.connection import Client
-from perdure.client.info import moment, plain
 from perdure.client.requests import page_limit
-from perdure.client.waits import thread_names
 from perdure.core.durations import Duration, seconds
 from perdure.core.labels import label_of, message_bytes
 from perdure.core.records import Message, message_id, parse_id
 from perdure.core.requests import Bounce, NewMessage, NotSent
+from perdure.core.shown import shown
 from perdure.core.snapshot import spill
 from perdure.errors import NotFound, UsageError
+from perdure.runtime.awaited import thread_names
+from perdure.runtime.info import moment, plain
 from perdure.runtime.mail import full, no_thread
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.starting import checked_id
@@ -59,7 +60,7 @@ async def send(client: Client, thread_id: str, message: Any, *, on_full: OnFull,
     """Put a message into a mailbox; returns its id once it is on disk."""
     name = checked_id("a thread id", thread_id)
     if on_full not in ("reject", "block"):
-        raise UsageError(f'on_full is {on_full!r}; it must be "reject" or "block"')
+        raise UsageError(f'on_full is {shown(on_full)}; it must be "reject" or "block"')
     limit_s = None if timeout is None else seconds(timeout, what="a time-out")
     label = label_of(message)
     payload, blobs = spill(message_bytes(message))
@@ -127,7 +128,7 @@ def message_number(name: object) -> int:
     """The number behind a message's id."""
     number = parse_id("m", name) if isinstance(name, str) else None
     if number is None:
-        raise UsageError(f"{name!r} is not a message's id; they look like m42")
+        raise UsageError(f"{shown(name)} is not a message's id; they look like m42")
     return number
 
 

@@ -10,8 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perdure.client.grounds import grounds
+from perdure.client.requests import run_number
+from perdure.client.telling import Teller
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
+from perdure.runtime.service import serve as keep_serving
 from perdure.runtime.settings import WorkerSettings, worker_settings
 from perdure.runtime.worker import Worker
 
@@ -61,8 +64,13 @@ def run_until_done(
     async def work() -> Any:
         async with app:
             handle = await app.start(agent, *args, thread_id=thread_id, if_busy="join", **kwargs)
+            teller = Teller(await app._client(), run_number(handle.run_id))
             async with worker_of(app, worker_settings(queues=_queues(app))):
-                return await handle.result()
+                telling = asyncio.create_task(keep_serving("telling", teller.tick), name="perdure-telling")
+                try:
+                    return await handle.result()
+                finally:
+                    telling.cancel()
 
     return run_loop(work())
 

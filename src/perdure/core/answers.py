@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -27,6 +28,8 @@ from perdure.core.declared import annotation_name, decode_custom
 from perdure.core.digests import digest
 from perdure.core.limits import SCHEMA_BYTES_MAX
 from perdure.core.paths import SUBCLASSED, locate, scalar, type_name
+from perdure.core.patterns import WORK_MAX, pattern_of
+from perdure.core.shown import shown
 from perdure.errors import InvalidAnswer, NotSerializable, UsageError
 
 _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -57,15 +60,35 @@ def schema_bytes(schema: Any) -> bytes | None:
     if schema is None or schema is Any or schema is object:
         return None
     if not isinstance(schema, dict):
-        return _schema_text(_schema_of_type(schema), annotation_name(schema))
+        _check_is_type(schema)
+        of_type = _schema_of_type(schema)
+        _check_patterns(of_type)
+        return _schema_text(of_type, annotation_name(schema))
     text = _schema_text(schema, "the dict")
     _check_schema(msgspec.json.decode(text))
     return text
 
 
+def _check_patterns(schema: dict[str, Any]) -> None:
+    try:
+        for pattern in patterns_in(schema):
+            pattern_of(pattern)
+    except UsageError as error:
+        raise UsageError(f"schema= cannot be used: {error}") from None
+
+
 def payload_digest(payload: bytes) -> str:
     """What names the content that is being approved: the digest of the encoded payload of a question, in hex."""
     return digest(payload).hex()
+
+
+def _check_is_type(schema: Any) -> None:
+    """Text and plain values are what people give who have seen other libraries: they are told what it takes."""
+    if isinstance(schema, str | int | float | list | tuple | set):
+        raise UsageError(
+            f"schema={shown(schema)} is no schema of an answer. Give a type, such as bool, Literal['yes', 'no'] or a "
+            'dataclass, or a JSON schema in a dict, such as {"type": "boolean"} or {"enum": ["yes", "no"]}.'
+        )
 
 
 def _schema_text(schema: Any, source: str) -> bytes:
@@ -113,6 +136,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
             f"schema= is not a JSON schema, at {error.json_path}: {_short(error.message)}. Correct it, or give a type "
             "such as bool, Literal['yes', 'no'] or a dataclass."
         ) from error
+    _check_patterns(schema)
     _check_references(schema)
 
 
@@ -141,6 +165,32 @@ def _check_references(schema: dict[str, Any]) -> None:
             ) from error
 
 
+def patterns_in(schema: Any) -> Iterator[str]:
+    """The patterns in a schema, and what only looks like one."""
+    for part in _dicts(schema):
+        if isinstance(part.get("pattern"), str):
+            yield part["pattern"]
+        yield from _of_names(part)
+
+
+def _of_names(part: dict[str, Any]) -> Iterator[str]:
+    found = part.get("patternProperties")
+    if isinstance(found, dict):
+        yield from found
+
+
+def _dicts(data: Any) -> Iterator[dict[str, Any]]:
+    """Every dict in it."""
+    todo = [data]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict):
+            yield part
+            todo += part.values()
+        elif isinstance(part, list | tuple):
+            todo += part
+
+
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
     """The schema and every dict inside it that may be one."""
     todo = [schema]
@@ -164,11 +214,16 @@ def check_answer(schema: bytes | None, value: Any) -> None:
     from referencing.exceptions import Unresolvable
 
     data = _plain(value, binary=False)
+    work = _Work()
+    work.spend_on_names(schema, data)
+    spending = _work.set(work)
     try:
         error: Any = best_match(_validator(schema).iter_errors(data))
     except (RecursionError, Unresolvable) as failed:
         why = "it is nested too deeply" if isinstance(failed, RecursionError) else f"the schema has a hole: {failed}"
         raise InvalidAnswer(f"The answer cannot be checked: {why}.", path="$") from failed
+    finally:
+        _work.reset(spending)
     if error is not None:
         expected = {error.validator: error.validator_value}
         raise InvalidAnswer(
@@ -176,6 +231,39 @@ def check_answer(schema: bytes | None, value: Any) -> None:
             f"Expected there: {_short(msgspec.json.encode(expected).decode())}. The question stays open.",
             path=error.json_path, expected=expected,
         )  # fmt: skip
+
+
+class _Work:
+    """What the patterns of one answer's schema may cost still."""
+
+    def __init__(self) -> None:
+        self.left = WORK_MAX
+
+    def spend(self, pattern: str, text: str) -> None:
+        """Before a text is held to a pattern. Raises `InvalidAnswer` where that could take for ever."""
+        try:
+            self.left -= pattern_of(pattern).work(len(text))
+        except UsageError as error:
+            raise InvalidAnswer(f"The answer cannot be checked: {error}", path="$") from error
+        if self.left < 0:
+            raise InvalidAnswer(
+                f"The answer has too much text for the question's patterns: to hold {len(text):,} characters to "
+                f"{_short(repr(pattern))} could take for ever. Give less. The question stays open.",
+                path="$", expected={"pattern": pattern},
+            )  # fmt: skip
+
+    def spend_on_names(self, schema: bytes, data: Any) -> None:
+        """Where a schema has patterns of names: for all of them, and all names."""
+        if b'"patternProperties"' not in schema:
+            return
+        patterns = [pattern for part in _dicts(msgspec.json.decode(schema)) for pattern in _of_names(part)]
+        for part in _dicts(data):
+            for name in part:
+                for pattern in patterns:
+                    self.spend(pattern, name)
+
+
+_work: Final[ContextVar[_Work]] = ContextVar("perdure_answer_work")
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -256,12 +344,27 @@ def _kind_of(schema: dict[str, Any]) -> Any:
     return validator_for(schema, default=Draft202012Validator)
 
 
+@lru_cache(maxsize=16)
+def _bounded(kind: Any) -> Any:
+    """The same kind of validator, which looks at what a pattern may cost before it holds a text to it."""
+    from jsonschema.validators import extend
+
+    search = kind.VALIDATORS["pattern"]
+
+    def pattern(validator: Any, wanted: str, text: Any, schema: Any) -> Any:
+        if isinstance(text, str):
+            _work.get().spend(wanted, text)
+        return search(validator, wanted, text, schema)
+
+    return extend(kind, {"pattern": pattern})
+
+
 @lru_cache(maxsize=256)
 def _validator(schema: bytes) -> Any:
     from jsonschema_specifications import REGISTRY
 
     document = msgspec.json.decode(schema)
-    kind = _kind_of(document)
+    kind = _bounded(_kind_of(document))
     return kind(document, registry=REGISTRY, format_checker=_formats())
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from perdure.core.limits import DURATION_S_MAX
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 
 Duration = float | str | timedelta
@@ -27,16 +28,16 @@ def seconds(value: Duration, *, what: str = "a duration") -> float:
         case int() | float() if not isinstance(value, bool):
             amount = float(value) if abs(value) < DURATION_S_MAX * 2 else math.inf
         case _:
-            raise UsageError(f"{value!r} is not {what}. {_REMEDY}")
+            raise UsageError(f"{shown(value)} is not {what}. {_REMEDY}")
     if not 0 <= amount <= DURATION_S_MAX:
-        raise UsageError(f"{value!r} is not {what} between 0 and {DURATION_S_MAX / UNITS_S['d']:,.0f} days.")
+        raise UsageError(f"{shown(value)} is not {what} between 0 and {DURATION_S_MAX / UNITS_S['d']:,.0f} days.")
     return amount
 
 
 def _parse(text: str, what: str) -> float:
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text.strip()) != "" or len({unit for _, unit in parts}) != len(parts):
-        raise UsageError(f"{text!r} is not {what}. {_REMEDY}")
+        raise UsageError(f"{shown(text)} is not {what}. {_REMEDY}")
     return sum(float(number) * UNITS_S[unit] for number, unit in parts)
 
 

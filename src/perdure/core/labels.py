@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NewType, TypeVar
 from perdure.core.codec import codec_for
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.paths import SCALARS
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 
 _UNIONS: Final = (typing.Union, types.UnionType)
@@ -104,5 +105,5 @@ def _unlabelled(annotation: Any) -> UsageError:
     if isinstance(annotation, TypeVar):
         return UsageError(f"the type variable {annotation} names no type of messages; give the type itself")
     return UsageError(
-        f"{annotation!r} names no type of messages; give a class, a union of classes, or the name of one as text"
+        f"{shown(annotation)} names no type of messages; give a class, a union of classes, or the name of one as text"
     )

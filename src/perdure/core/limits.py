@@ -93,6 +93,10 @@ LIST_ROWS_MAX: Final = 1_000
 ID_BLOCK: Final = 1_000
 """Ids that a process reserves at a time: numbers are handed out without a round trip each."""
 
+CLEAN_UP_S: Final = 60.0
+"""How long the code of a cancelled or overdue run may go on in one worker's hands, parked time not counted: its caller
+has been told that it is over."""
+
 LEASE_S: Final = 15.0
 """How long a worker may be silent before another takes its runs."""
 

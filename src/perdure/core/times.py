@@ -15,11 +15,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 
 _EPOCH: Final = datetime(1970, 1, 1)
+_FIRST: Final = datetime.min - _EPOCH
+_LAST: Final = datetime.max - _EPOCH
+"""What can be shown again as a time in UTC; an offset may lead out of it by some hours, which matter to nobody."""
+
 _SECOND: Final = timedelta(seconds=1)
 _US: Final = timedelta(microseconds=1)
+
+
+def earliest(*times: int | None) -> int | None:
+    """The first of these times; None where there is none."""
+    return min((time for time in times if time is not None), default=None)
 
 
 def due_us(when: datetime | str, *, tz: str | None = None) -> int:
@@ -27,19 +37,19 @@ def due_us(when: datetime | str, *, tz: str | None = None) -> int:
     time, or does not say where."""
     local = _parsed(when) if isinstance(when, str) else when
     if not isinstance(local, datetime):
-        raise UsageError(f"{when!r} is not a time. {_REMEDY}")
+        raise UsageError(f"{shown(when)} is not a time. {_REMEDY}")
     if local.utcoffset() is None:
         if tz is None:
-            raise UsageError(f"{when!r} does not say in which time zone. {_REMEDY}")
+            raise UsageError(f"{shown(when)} does not say in which time zone. {_REMEDY}")
         local = local.replace(tzinfo=_zone(tz))
-    return _since_epoch(local) // _US
+    return min(max(_since_epoch(local), _FIRST), _LAST) // _US
 
 
 def _parsed(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is not a time: {error}. {_REMEDY}") from None
+        raise UsageError(f"{shown(text)} is not a time: {error}. {_REMEDY}") from None
 
 
 def _zone(name: str) -> tzinfo:
@@ -49,8 +59,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
         raise UsageError(
-            f"tz={name!r} is not the name of a time zone here ({error}); they look like 'Europe/Berlin', and come with "
-            "the system or with the package tzdata"
+            f"tz={shown(name)} is not the name of a time zone here ({error}); they look like 'Europe/Berlin', and come "
+            "with the system or with the package tzdata"
         ) from None
 
 

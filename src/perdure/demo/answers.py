@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from perdure.client.info import RunInfo
+from perdure.runtime.info import RunInfo
 
 SLUG_CHARS: Final = 60
 

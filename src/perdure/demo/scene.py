@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from perdure.app import App
-from perdure.client.info import RunInfo
 from perdure.core.records import Run, RunState, Worker, WorkerState, run_id
 from perdure.demo import corpus, questions
 from perdure.demo.answers import write_answers
@@ -26,6 +25,7 @@ from perdure.demo.report import Evidence, Kill, Report, judge
 from perdure.demo.screen import PlainScreen, Progress, WorkerView
 from perdure.demo.sidelog import LogReader, Mark, What, in_flight
 from perdure.errors import PerdureError
+from perdure.runtime.info import RunInfo
 from perdure.store import open_url
 from perdure.store.pages import whole_log
 from perdure.store.protocol import Store

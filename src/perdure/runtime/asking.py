@@ -21,11 +21,12 @@ from perdure.core.durations import seconds
 from perdure.core.endings import Held
 from perdure.core.failures import cancellation
 from perdure.core.records import HeldReason, Interrupt, InterruptState, WaitKind, interrupt_id
+from perdure.core.shown import shown
 from perdure.core.snapshot import spill
-from perdure.errors import TimedOut, UsageError
+from perdure.errors import InvalidAnswer, NotSerializable, TimedOut, UsageError
 from perdure.runtime.interruption import Cancelled
+from perdure.runtime.patience import outlast
 from perdure.runtime.recording import Call
-from perdure.runtime.service import outlast
 from perdure.runtime.settings import check_name
 
 
@@ -116,10 +117,10 @@ async def _cancel(call: Call) -> NoReturn:
 
 def _question(payload: Any, name: str, schema: Any, on_timeout: Any, assignee: str | None) -> NewInterrupt:
     """The question, checked; without its id."""
-    encoded = codec_for(Any).encode(payload)
+    encoded = _payload(payload)
     policy = "default" if isinstance(on_timeout, Default) else on_timeout
     if policy not in ("raise", "cancel", "default") or (policy == "default" and not isinstance(on_timeout, Default)):
-        raise UsageError(f'on_timeout is {on_timeout!r}; give "raise", "cancel" or perdure.Default(value)')
+        raise UsageError(f'on_timeout is {shown(on_timeout)}; give "raise", "cancel" or perdure.Default(value)')
     return NewInterrupt(
         0, check_name("a question's name", name), encoded, schema_bytes(schema), payload_digest(encoded), policy,
         None if assignee is None else check_name("an assignee", assignee),
@@ -130,5 +131,28 @@ def _fallback(on_timeout: Any, schema: Any) -> bytes | None:
     """The record of the default answer, which must be one that somebody could give."""
     if not isinstance(on_timeout, Default):
         return None
-    check_answer(schema_bytes(schema), on_timeout.value)
-    return canonical_bytes(on_timeout.value)
+    value = on_timeout.value
+    try:
+        check_answer(schema_bytes(schema), value)
+        return canonical_bytes(value)
+    except InvalidAnswer as error:
+        raise InvalidAnswer(
+            f"on_timeout=Default({shown(value)}) is no answer to this question: at {error.path} its schema expects "
+            f"{shown(error.expected)}. Give one that somebody could give.",
+            **error.ids,
+        ) from None  # fmt: skip
+    except NotSerializable as error:
+        raise NotSerializable(f"on_timeout=Default(...): {error}", **error.ids) from None
+
+
+def _payload(payload: Any) -> bytes:
+    """What is asked, as it is recorded."""
+    try:
+        return codec_for(Any).encode(payload)
+    except NotSerializable as error:
+        path = error.ids.get("path", "$")
+        raise NotSerializable(
+            f"The payload of a question must be plain data, for whoever answers to read: {str(error).split('. ')[0]}. "
+            "Give dicts, lists, text, numbers (dataclasses.asdict(x), model.model_dump(mode='json'), str(x)).",
+            path=path,
+        ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,9 @@ class Boundary:
 class Execution:
     """One run in this worker's hands."""
 
-    def __init__(self, host: Host, claimed: Claimed, agent: Agent[..., Any]) -> None:
+    def __init__(
+        self, host: Host, claimed: Claimed, agent: Agent[..., Any], *, on_over: Callable[[], None] = lambda: None
+    ) -> None:
         self.host = host
         self.claimed = claimed
         self.agent = agent
@@ -70,8 +73,10 @@ class Execution:
         """Set from outside: no further super-step begins."""
         self._undoing = False
         """Its code is over: there is nobody to be interrupted."""
-        self._written: Batch[Change, CommitOutcome] | None = None
-        """The last that its super-step has written."""
+        self._on_over = on_over
+        """Called where its ending is on disk and some of its code goes on all the same."""
+        self._left: SuperStep | None = None
+        """The last super-step, whose code may not have ended with it."""
         self._waited = bool(claimed.waits)
         self._boundary: Batch[Change, CommitOutcome] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -79,13 +84,24 @@ class Execution:
         """Boundaries that may not be on disk yet, oldest first."""
 
     async def run(self) -> Ending:
-        """Execute the run until this slice of it ends; returns how, after the write that says so is on disk."""
+        """Execute the run until this slice of it ends; returns how, after the write that says so is on disk and its
+        code has ended."""
         self._watch_deadline()
         try:
-            return await self._slice()
+            ending = await self._slice()
         finally:
             if self._deadline is not None:
                 self._deadline.cancel()
+        if self._left is not None and self._left.unwinds:
+            self._on_over()
+        await self.unwound()
+        return ending
+
+    async def unwound(self) -> None:
+        """Wait until the code of the last super-step has ended; not for ever."""
+        if self._left is not None:
+            left, self._left = self._left, None
+            await left.unwound()
 
     async def _slice(self) -> Ending:
         while True:
@@ -95,19 +111,28 @@ class Execution:
             change = self._write(ending)
             if change is None:
                 return ending
-            if isinstance(change, EndRun) and change.outcome is not RunState.COMPLETED and may_undo():
-                if await left_to_undo(await self._settled_step()):
-                    return await self._begin_undo(change)
+            if isinstance(change, EndRun) and await self._has_to_undo(change):
+                return await self._begin_undo(change)
+            if isinstance(change, BeginSuperStep | RequeueRun):
+                await self.unwound()  # whoever goes on with it is not to meet its code
             batch = self.host.committer.submit(change)
             if not isinstance(change, BeginSuperStep):
                 return await self._durable(batch, change, ending)
             await self._keep_close(batch)
             await self.host.committer.room()  # an agent without steps is not held back elsewhere
 
+    async def _has_to_undo(self, end: EndRun) -> bool:
+        """Whether it ends badly and has done something that can be undone."""
+        if end.outcome is RunState.COMPLETED or self._left is None or not may_undo():
+            return False
+        if self._left.last is not None:  # what was done last is in the ledger
+            await asyncio.shield(self._left.last.done)
+        return bool(await left_to_undo(self._left))
+
     async def _begin_undo(self, end: EndRun) -> Ending:
         """Decide on disk how it ends; then undo what it has done."""
-        claimed, blobs = self.claimed, end.blobs
-        decided = BeginUndo(claimed.run, claimed.fence, claimed.thread, end.outcome, end.payload, blobs)
+        claimed = self.claimed
+        decided = BeginUndo(claimed.run, claimed.fence, claimed.thread, end.outcome, end.payload, end.blobs)
         batch = self.host.committer.submit(decided)
         await asyncio.shield(batch.done)
         return await self._undo(Undoing(end.outcome, end.payload))
@@ -115,7 +140,8 @@ class Execution:
     async def _undo(self, decided: Undoing) -> Ending:
         """Undo what is left to undo, and end as was decided; none of its code runs any more."""
         self._undoing = True
-        step = self.current = self._new_super_step()
+        await self.unwound()
+        step = self.current = self._left = self._new_super_step()
         if (over := self._over()) is not None:
             step.close(over)
         try:
@@ -126,13 +152,6 @@ class Execution:
             raise ending.error
         change = self._decided(decided) if isinstance(ending, Returned) else self._write(ending)
         return ending if change is None else await self._durable(self.host.committer.submit(change), change, ending)
-
-    async def _settled_step(self) -> SuperStep:
-        """A super-step to look from, once all that the last one has written is on disk."""
-        step = self._new_super_step()
-        if self._written is not None:
-            await asyncio.shield(self._written.done)
-        return step
 
     def _decided(self, decided: Undoing) -> EndRun:
         """The end that was decided; but a run whose cancellation was requested meanwhile ends as cancelled only."""
@@ -185,7 +204,7 @@ class Execution:
     async def _super_step(self) -> Ending:
         if self.over is not None:
             return self.over
-        step = self._new_super_step()
+        self._left = step = self._new_super_step()
         if self.host.draining:
             return HandedBack()
         if self.interruption is not None and not self._begun(step):
@@ -207,10 +226,8 @@ class Execution:
         finally:
             self.current = None
             self._waited = step.waited
-            self._written = step.last
             if isinstance(step.interruption, Cancelled) or self.interruption is None:
                 self.interruption = step.interruption
-            step.let_go()
 
     def _begun(self, step: SuperStep) -> bool:
         """Whether code of this super-step may have run before: there may be something to clean up."""

@@ -40,6 +40,7 @@ class Host(Protocol):
     random: random.Random
     around_body: AroundBody | None
     ahead_max: int
+    clean_up_s: float
     agents: Mapping[str, Agent[..., Any]]
     ids: Ids
     starts: Starts

@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from perdure.core.limits import ID_BLOCK
-from perdure.errors import StoreUnavailable
-from perdure.runtime.service import Backoff
+from perdure.runtime.patience import patiently
 from perdure.store.protocol import Store
-
-T = TypeVar("T")
-
-PATIENCE_S = 10.0
-"""How long a verb that may be repeated outwaits a store that restarts, before it raises `StoreUnavailable`."""
-
-
-async def patiently(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """What is done again while the store restarts: ids may be left unused, and what was written is recognised."""
-    backoff = Backoff(what)
-    give_up_at = asyncio.get_running_loop().time() + PATIENCE_S
-    while True:
-        try:
-            outcome = await attempt()
-        except StoreUnavailable as error:
-            pause_s = backoff.failed(error)
-            if asyncio.get_running_loop().time() + pause_s > give_up_at:
-                raise
-            await asyncio.sleep(pause_s)
-        else:
-            backoff.succeeded()
-            return outcome
 
 
 class IdSource(Protocol):

@@ -9,16 +9,26 @@ interrupted at the same place as before. That place is where the recorded steps 
 is about to run; steps and waits without a record stand still at the `Gate` meanwhile; then the interruption is
 delivered. So is a `perdure.timeout` that has run out before. Where there are several, they come one at each rest, in
 the order in which they came before: the code goes on from one to where the next one met it.
+
+Cleaning up has a bound (`CleaningUp`): the run has lost already, and whoever is told so must not find it at work for
+ever.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from perdure.core.endings import Raised
+from perdure.errors import TimedOut
 from perdure.runtime.known import Durable
 from perdure.runtime.rest import Rest
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +99,32 @@ class Gate:
         for future in self.waiting:
             if not future.done():
                 future.set_result(None)
+
+
+class CleaningUp:
+    """What code does after its interruption: for `clean_up_s` of a worker's time, and no longer. Then its super-step is
+    closed, and ends as the interruption says.
+
+    What is parked meanwhile does not count, nor does a time in which nothing can be recorded. A worker that takes the
+    run over, or takes it up again, gives it the whole time anew.
+    """
+
+    def __init__(self, at: SuperStep) -> None:
+        self._at = at
+        self._timer = self._begin()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._timer.cancel()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        # In a context of its own: that of the agent would hold on to it.
+        return asyncio.get_running_loop().call_later(self._at.host.clean_up_s, self._too_long, context=Context())
+
+    def _too_long(self) -> None:
+        at = self._at
+        if at.parking.under_way or not at.host.trust.holds:
+            self._timer = self._begin()
+        else:
+            limit = f"cleaning up did not end within {at.host.clean_up_s:g} s (clean_up_s of its worker)"
+            at.close(Raised(TimedOut(f"{limit}: it was broken off")))

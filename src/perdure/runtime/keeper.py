@@ -21,7 +21,8 @@ from perdure.clock import Clock
 from perdure.core.leases import renew_every_s, trust_until
 from perdure.core.records import TakenOver, run_id, worker_id
 from perdure.errors import StoreError
-from perdure.runtime.service import insist, serve, undisturbed
+from perdure.runtime.patience import insist
+from perdure.runtime.service import serve, undisturbed
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.trust import Trust
 from perdure.runtime.watchdog import Watchdog

@@ -16,17 +16,19 @@ import msgspec
 
 from perdure.core.changes import CommitOutcome, SendMessage
 from perdure.core.codec import codec_for
+from perdure.core.declared import annotation_name
 from perdure.core.durations import seconds
 from perdure.core.endings import Lost
 from perdure.core.labels import label_of, labels_of, member_of, message_bytes
 from perdure.core.limits import MAILBOX_MAX
 from perdure.core.records import Message, WaitKind, run_id
 from perdure.core.requests import Bounce, NewMessage
+from perdure.core.shown import shown
 from perdure.core.snapshot import spill
 from perdure.errors import MailboxFull, NotFound, NotSerializable, PerdureError, TimedOut, UsageError
+from perdure.runtime.patience import outlast
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.recording import NOTHING, Call
-from perdure.runtime.service import outlast
 from perdure.runtime.starting import checked_id
 
 _LABELLED: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -41,7 +43,7 @@ async def send(thread_id: str, message: Any, *, on_full: Literal["block", "rejec
     """
     thread_id = checked_id("a thread id", thread_id)
     if on_full not in ("block", "reject"):
-        raise UsageError(f'on_full is {on_full!r}; give "block" or "reject"')
+        raise UsageError(f'on_full is {shown(on_full)}; give "block" or "reject"')
     payload, blobs = spill(message_bytes(message))
     call = await Call.of("send", "send", (thread_id, payload))
     at = call.at
@@ -140,7 +142,8 @@ async def _take(call: Call, found: Message, type: Any) -> tuple[Any] | None:
         record = msgspec.msgpack.encode((found.label, msgspec.Raw(payload)))
         value = _received(type, record)
     except NotSerializable as error:
-        at.mail.bury(found, f"it does not load as {type!r}: {error}")
+        why = str(error).removesuffix(" Give what is declared, or declare what is given.")
+        at.mail.bury(found, f"received as {annotation_name(type)}: {why}")
         return None
     except BaseException:
         at.mail.put_back(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.core.changes import BuryMessage
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Message, message_id, run_id
-from perdure.runtime.service import outlast
+from perdure.runtime.patience import outlast
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from perdure.core import snapshot
 from perdure.core.snapshot import spilled
 from perdure.errors import StoreError
-from perdure.runtime.service import insist
+from perdure.runtime.patience import insist
 from perdure.store.protocol import Store
 
 

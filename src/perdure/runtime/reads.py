@@ -14,7 +14,7 @@ from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Interrupt, Outcome, Run
 from perdure.errors import StoreUnavailable
 from perdure.runtime.frames import outside
-from perdure.runtime.service import insist
+from perdure.runtime.patience import insist
 from perdure.store.protocol import Store
 
 T = TypeVar("T")

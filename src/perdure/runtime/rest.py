@@ -64,9 +64,16 @@ class Sight:
 class Rest:
     """Looks at the tasks of one super-step, and says when they have come to rest."""
 
-    def __init__(self, tasks: Callable[[], Iterable[Future]], waits: Callable[[], Iterable[Durable]]) -> None:
+    def __init__(
+        self, tasks: Callable[[], Iterable[Future]], waits: Callable[[], Iterable[Durable]], *,
+        on_rest: Callable[[], None], on_raw: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._tasks = tasks
         self._waits = waits
+        self._on_rest = on_rest
+        """Called when all tasks are known to wait."""
+        self._on_raw = on_raw
+        """Called when they are not, for now."""
         self._loop = asyncio.get_running_loop()
         self._looking = False
         self._busy = 0
@@ -82,10 +89,6 @@ class Rest:
         is being parked."""
         self.settled: list[Callable[[], None]] = []
         """To be called once, when no task is about to run."""
-        self.on_rest: Callable[[], None] = lambda: None
-        """Called when all tasks are known to wait."""
-        self.on_raw: Callable[[], None] = lambda: None
-        """Called when they are not, for now."""
 
     def look_soon(self) -> None:
         """Something has changed: look when the loop comes round."""
@@ -122,12 +125,12 @@ class Rest:
         if sight is not None and sight.holds(tasks):
             self._busy = 0
             if not self._settle() and sight.state is State.KNOWN:
-                self.on_rest()
+                self._on_rest()
             return
         sight = self._see(tasks)
         if sight.state is State.RAW and not self.settled:
             self._busy = 0
-            self.on_raw()
+            self._on_raw()
             return
         if sight.state is not State.READY:
             self._sight = sight
@@ -145,7 +148,7 @@ class Rest:
             self.look_soon()
             return
         self._settle()  # a task that never waits is as far as it gets
-        self.on_raw()
+        self._on_raw()
         if not self._looking:
             self._looking = True
             self._loop.call_later(BUSY_PAUSE_S, self._look)

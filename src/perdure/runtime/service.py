@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from perdure.errors import StoreUnavailable
 from perdure.telemetry import emit, logger
-
-T = TypeVar("T")
 
 BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 2.0
@@ -60,29 +58,6 @@ async def serve(service: str, tick: Callable[[], Awaitable[float]]) -> None:
         else:
             backoff.succeeded()
         await asyncio.sleep(pause_s)
-
-
-async def insist(service: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Call `attempt` until it succeeds once, however long the store is away; any other error is the caller's."""
-    backoff = Backoff(service)
-    while True:
-        try:
-            await attempt()
-        except StoreUnavailable as error:
-            await asyncio.sleep(backoff.failed(error))
-        else:
-            return backoff.succeeded()
-
-
-async def outlast(service: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """The same, with what it returns."""
-    found: list[T] = []
-
-    async def once() -> None:
-        found.append(await attempt())
-
-    await insist(service, once)
-    return found[0]
 
 
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core.limits import LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
+from perdure.core.limits import CLEAN_UP_S, LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 
 CONCURRENCY = 1000
@@ -29,6 +30,8 @@ class WorkerSettings:
     """Fallback look at the queue when no hint comes."""
     grace_s: float = 30.0
     """What a draining worker gives its steps in flight before it hands their runs back all the same."""
+    clean_up_s: float = CLEAN_UP_S
+    """What the code of a cancelled or overdue run has to clean up, parked time not counted."""
     recoveries_max: int = RECOVERIES_MAX
     stall_limit_s: float = STALL_LIMIT_S
 
@@ -36,6 +39,7 @@ class WorkerSettings:
         _positive("concurrency", self.concurrency)
         _positive("poll_s", self.poll_s)
         _positive("stall_limit_s", self.stall_limit_s)
+        _positive("clean_up_s", self.clean_up_s)
         _positive("recoveries_max", self.recoveries_max)
         if self.lease_s < LEASE_S_MIN:
             raise UsageError(f"lease_s is {self.lease_s:g}; it must be at least {LEASE_S_MIN} seconds")
@@ -72,7 +76,7 @@ def deployment_name(given: str | None = None) -> str:
 def check_name(what: str, text: object, chars_max: int = NAME_CHARS_MAX) -> str:
     """The text, if it can be a name in every store: printable enough, not empty, not too long."""
     if not isinstance(text, str) or not text:
-        raise UsageError(f"{what} must be a non-empty string, not {text!r}")
+        raise UsageError(f"{what} must be a non-empty string, not {shown(text)}")
     if len(text) > chars_max:
         raise UsageError(f"{what} has {len(text)} characters ({text[:40]!r}…); at most {chars_max} are allowed")
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
@@ -84,7 +88,7 @@ def check_name(what: str, text: object, chars_max: int = NAME_CHARS_MAX) -> str:
 
 def _positive(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UsageError(f"{name} is {value!r}; it must be a number above 0")
+        raise UsageError(f"{name} is {shown(value)}; it must be a number above 0")
 
 
 def _number(variable: str, convert: type, default: float) -> Any:

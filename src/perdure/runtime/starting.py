@@ -6,7 +6,7 @@ one into the run or into the error that it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -27,11 +27,14 @@ from perdure.core.requests import (
     StartRun,
     ThreadHeld,
 )
+from perdure.core.shown import shown
 from perdure.core.snapshot import spill
 from perdure.core.times import due_us
-from perdure.errors import Conflict, StartMismatch, ThreadBusy, UsageError
+from perdure.errors import Conflict, StartMismatch, ThreadBusy, UnknownAgent, UsageError
+from perdure.runtime.callables import name_of
 from perdure.runtime.ids import IdSource
 from perdure.runtime.settings import check_name
+from perdure.runtime.step import Step
 
 if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
@@ -142,17 +145,34 @@ def _start_key(text: object, parent: Parent | None) -> str:
     return key
 
 
+def registered(
+    agent: object, agents: Mapping[str, Agent[..., Any]], where: str, remedy: str
+) -> Agent[..., Any]:  # fmt: skip
+    """The agent that is meant, by itself or by name; `UnknownAgent`, with the remedy, where there is none."""
+    name = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    if isinstance(agent, Step):
+        step = name_of(agent.fn)
+        raise UnknownAgent(f"{step} is a step, not an agent: call it directly, `await {step}(...)`", agent=step)
+    if not isinstance(name, str) or name not in agents:
+        known = ", ".join(sorted(agents)) or "none"
+        given = shown(agent if name is None else name)
+        raise UnknownAgent(f"no agent {given} {where}; registered are: {known}. {remedy}", agent=name)
+    return agents[name]
+
+
 def checked_reason(reason: object) -> str:
     """Why a run is cancelled, in a few words."""
     if not isinstance(reason, str) or not reason.strip():
-        raise UsageError(f"reason is {reason!r}; say in a few words why the run is cancelled, or leave it out")
+        raise UsageError(f"reason is {shown(reason)}; say in a few words why the run is cancelled, or leave it out")
     return printable(reason, REASON_CHARS_MAX)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags: a few names, sorted and unique."""
     if isinstance(tags, str):
-        raise UsageError(f'tags is the string {tags!r}; give a list, such as ["nightly"]')
+        raise UsageError(f'tags is the string {shown(tags)}; give a list, such as ["nightly"]')
+    if not isinstance(tags, Iterable):
+        raise UsageError(f'tags is {shown(tags)}; give a list of names, such as ["nightly"]')
     unique = tuple(sorted({check_name("a tag", tag) for tag in tags}))
     if len(unique) > TAGS_MAX:
         raise UsageError(f"{len(unique)} tags are given; at most {TAGS_MAX} are allowed")
@@ -162,8 +182,8 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 def _if_busy(text: str | None) -> IfBusy:
     if text is None:
         return IfBusy.UNLESS_ASKED
-    if text not in CHOICES:
-        raise UsageError(f"if_busy is {text!r}; it must be one of: {', '.join(CHOICES)}")
+    if not isinstance(text, str) or text not in CHOICES:
+        raise UsageError(f"if_busy is {shown(text)}; it must be one of: {', '.join(CHOICES)}")
     return IfBusy(text)
 
 
@@ -178,5 +198,7 @@ def _deadline(deadline: Duration | datetime | None) -> tuple[int | None, int | N
 
 def _priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
-        raise UsageError(f"priority is {priority!r}; it must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        raise UsageError(
+            f"priority is {shown(priority)}; it must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        )
     return priority

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from perdure.runtime.known import fed_by
+from perdure.runtime.stacks import stack
 
 _stuck: set[asyncio.Future[Any]] = set()
 """Tasks that are left to themselves. The loop knows them only weakly; collected, they would end in the middle."""
@@ -17,9 +18,9 @@ _stuck: set[asyncio.Future[Any]] = set()
 
 def see_all(tasks: list[asyncio.Future[Any]]) -> None:
     """Have seen what gatherings and the like of these tasks end with."""
-    for future in fed_by(tasks):
-        if isinstance(future, asyncio.Future):
-            future.add_done_callback(see)
+    for thing, _ in fed_by(tasks):
+        if isinstance(thing, asyncio.Future):
+            thing.add_done_callback(see)
 
 
 def see(future: asyncio.Future[Any]) -> None:
@@ -34,3 +35,19 @@ def disown(task: asyncio.Future[Any]) -> None:
         asyncio._unregister_task(task)
         _stuck.add(task)
         task.add_done_callback(_stuck.discard)
+
+
+def where(task: asyncio.Future[Any]) -> str:
+    """A task's name, and the innermost place of the user's code on its stack, for people."""
+    if not isinstance(task, asyncio.Task):
+        return str(task)
+    frames = (getattr(each, "cr_frame", None) or getattr(each, "ag_frame", None) for each in stack(task.get_coro()))
+    theirs = [each for each in frames if each is not None and not _is_machinery(each.f_globals.get("__name__", ""))]
+    if not theirs:
+        return str(task)
+    code = theirs[-1].f_code
+    return f"{task.get_name()}, in {code.co_name} at {code.co_filename}:{theirs[-1].f_lineno}"
+
+
+def _is_machinery(module: str) -> bool:
+    return module.partition(".")[0] in ("asyncio", "perdure")

@@ -21,82 +21,71 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
+from perdure.core.changes import Change, CommitOutcome
 from perdure.core.digests import digest64
 from perdure.core.display import divergence
-from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned, why_over
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.failures import failure
-from perdure.core.journal import Journal, matches
+from perdure.core.journal import matches
 from perdure.core.keys import Scope, given
-from perdure.core.records import Checkpoint, Claimed, HeldReason, run_id
-from perdure.core.snapshot import spill, spilled
-from perdure.errors import LeaseLost, NotInRun, NotSerializable, StoreError, StoreUnavailable, Unwind, UsageError
-from perdure.runtime.frames import AgentFrame, frame, install_task_factory, outside
+from perdure.core.records import Checkpoint, Claimed, HeldReason
+from perdure.core.snapshot import spilled
+from perdure.errors import NotInRun, NotSerializable, StoreError, UsageError
+from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
-from perdure.runtime.interruption import Cancelled, Gate, Interruption
+from perdure.runtime.interruption import Cancelled, CleaningUp, Gate, Interruption
 from perdure.runtime.known import Durable
+from perdure.runtime.log import Log
 from perdure.runtime.mailbox import Mailbox
+from perdure.runtime.parking import Parking
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.rest import Rest
-from perdure.runtime.strays import disown, see, see_all
+from perdure.runtime.tasks import Tasks
 from perdure.runtime.waiting import Waiting
-from perdure.telemetry import emit
 
 if TYPE_CHECKING:
     from perdure.runtime.step import Durability, Step
-
-UNWIND_S = 10.0
-"""How long cancelled tasks may take to end before the log names them and they are left to themselves."""
 
 REFUSALS_MAX = 1000
 """How often a super-step that has ended raises `Unwind` into code that goes on all the same."""
 
 
-class SuperStep:
+class SuperStep(Log):
     """One call of the agent function of a claimed run."""
 
     def __init__(
         self, host: Host, claimed: Claimed, *, number: int, durability: Durability | None, claimed_s: float,
         after: Batch[Change, CommitOutcome] | None = None,
     ) -> None:  # fmt: skip
-        resumed = number == claimed.super_step
+        super().__init__(host, claimed, number=number, after=after)
         self.claimed_s = claimed_s
         """When it was claimed, on the machine's monotonic clock."""
-        self._interrupted = False
+        self.cleaning_up: CleaningUp | None = None
+        """Its code has been told of an interruption, and does what it does all the same."""
         self.interruption: Interruption | None = None
         """What ends its code from outside, delivered or about to be."""
-        self._waits = claimed.waits if resumed else ()
-        self.effects = {effect.key: effect for effect in claimed.effects} if resumed else {}
+        self._waits = claimed.waits if number == claimed.super_step else ()
+        self.effects = {effect.key: effect for effect in claimed.effects} if number == claimed.super_step else {}
         """What the ledger says of this super-step, as the claim found it."""
-        self._last = after
-        """The last that this run has written, at first the boundary before."""
-        self.host = host
-        self.claimed = claimed
-        self.number = number
         self.pools = host.pools
         self.durability = durability or host.durability
-        self.journal = Journal(claimed.records, claimed.attempts) if resumed else Journal((), ())
         self.recovered = claimed.recoveries > 0 and number <= claimed.super_step + host.ahead_max
         """Whether a body may have begun here under a claim whose worker died: it was at most so far ahead of the
         disk."""
         self.in_flight = 0
         self._thread = threading.get_ident()
         self._refusals = 0
-        self.ending: Ending | None = None
-        self._seq = max((record.seq for record in claimed.records), default=0) if resumed else 0
         self._held_up = False
         self._given: set[str] = set()
-        self._root: asyncio.Task[Any] | None = None
         self._over: asyncio.Future[None] | None = None
-        self._told = False
-        self._tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their making, not of their addresses
-        self._parking: asyncio.Task[None] | None = None
+        self.tasks = Tasks(claimed.run, self._moved)
 
     # -- the call of the agent -------------------------------------------------------------------------------
 
     async def run(self, agent: Callable[[], Coroutine[Any, Any, Any]]) -> Ending:
-        """Call the agent and see it to its end; returns how it ended."""
+        """Call the agent and see it to its end; returns how it ended. Code that takes long to let go may go on for a
+        while (`unwound`)."""
         coro = agent()
         root = AgentFrame(self, Scope.root(), coro)
         context = contextvars.copy_context()
@@ -104,9 +93,10 @@ class SuperStep:
         loop = asyncio.get_running_loop()
         install_task_factory(loop)  # a library may have put its own on the loop, and scopes must not depend on that
         self._over = loop.create_future()
-        self._root = loop.create_task(coro, context=context)
+        task = loop.create_task(coro, context=context)
         root.coming = None
-        self._root.add_done_callback(self._root_ended)
+        self.tasks.begin(task)
+        task.add_done_callback(self._wake)
         if self.ending is not None or (self.host.draining and not self.in_flight):
             self.close(self.ending or HandedBack())
         elif self.interruption is not None:
@@ -116,36 +106,44 @@ class SuperStep:
         except asyncio.CancelledError:  # the process is going down
             self.close(Lost("the worker was closed"))
             raise
-        if self.ending is None:
-            self._end(_ending_of(self._root))
-        await self._reap()
+        finally:
+            if self.cleaning_up is not None:
+                self.cleaning_up.end()
+        ending = self._end(_ending_of(task) if self.ending is None else self.ending)
+        if not isinstance(ending, Parked):
+            self.tasks.tell()
+        await self.tasks.pause()
+        return ending
+
+    @property
+    def unwinds(self) -> bool:
+        """Whether it has ended, and some of its code has not."""
+        return bool(self.tasks.unfinished())
+
+    async def unwound(self) -> None:
+        """See to it that nothing of it outlives it; then part from its tasks and from what watched over them: each
+        holds it in turn, and would stay in memory with it until the collector of cycles looks."""
+        await self.tasks.end()
         if "rest" in self.__dict__:
             self.rest.end()
-        assert self.ending is not None
-        return self.ending
-
-    def let_go(self) -> None:
-        """Part from its tasks and from what watched over them, once it has ended: each holds it in turn, and would stay
-        in memory with it until the collector of cycles looks."""
-        self._root = self._over = None
-        for part in ("rest", "gate", "waiting", "mail"):
+            self.parking.end()
+        self._over = self.cleaning_up = None
+        self.tasks.let_go()
+        for part in ("rest", "gate", "waiting", "mail", "parking"):
             self.__dict__.pop(part, None)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """Own a task that agent code started: hold it, and end it with the super-step."""
-        self._tasks[task] = None
-        task.add_done_callback(self._forget)
-        if self.ending is not None:
-            task.cancel()
+        self.tasks.adopt(task)
 
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
         self._end(ending)
         if isinstance(self.ending, Parked):
-            see_all(self.unfinished())
+            self.tasks.see()
             self.waiting.unwind(self._unwind())
         else:
-            self._tell(self.unfinished())
+            self.tasks.tell()
         self._wake()
 
     def interrupt(self, why: Interruption) -> None:
@@ -160,15 +158,17 @@ class SuperStep:
     @functools.cached_property
     def rest(self) -> Rest:
         """Sees when all its tasks wait."""
-        rest = Rest(self.unfinished, self._durables)
-        rest.on_rest = self._at_rest
-        rest.on_raw = self._at_work
-        return rest
+        return Rest(self.tasks.unfinished, self._durables, on_rest=self.parking.at_rest, on_raw=self.parking.at_work)
+
+    @functools.cached_property
+    def parking(self) -> Parking:
+        """Lets it leave the memory."""
+        return Parking(self)
 
     @property
     def knows_of_cancellation(self) -> bool:
         """Whether its code has been told that it is cancelled, and does what it does all the same."""
-        return self._interrupted and isinstance(self.interruption, Cancelled)
+        return self.cleaning_up is not None and isinstance(self.interruption, Cancelled)
 
     @functools.cached_property
     def gate(self) -> Gate:
@@ -201,7 +201,7 @@ class SuperStep:
 
     def drain(self) -> None:
         """Hand back at the next checkpoint: now, if no body is in flight."""
-        if self.in_flight == 0 and self._root is not None:
+        if self.in_flight == 0 and self.tasks.root is not None:
             self.close(HandedBack())
 
     # -- verbs -----------------------------------------------------------------------------------------------
@@ -240,16 +240,6 @@ class SuperStep:
             await self.gate.passed()
             self.check()
 
-    @property
-    def last(self) -> Batch[Change, CommitOutcome] | None:
-        """The last that it has written."""
-        return self._last
-
-    async def flushed(self) -> None:
-        """Wait until all that this run has written so far is on disk: before anything leaves the process."""
-        if self._last is not None:
-            await self.durable(self._last)
-
     def record_value(
         self,
         name: str,
@@ -270,11 +260,6 @@ class SuperStep:
         self.append(key, 0, 1, payload, failed=False, started_at=at)
         return decode(payload)
 
-    def check(self) -> None:
-        """Refuse to act once the super-step has ended."""
-        if self.ending is not None:
-            raise self._unwind()
-
     async def admit(self) -> None:
         """Wait until a body may be dispatched: not while the lease is in doubt, the queue of commits is full, or the
         worker drains."""
@@ -294,36 +279,6 @@ class SuperStep:
         while not self.host.trust.holds:
             await self.host.trust.regained()
             self.check()
-
-    def append(
-        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
-    ) -> Batch[Change, CommitOutcome]:
-        """Queue a step's record for the next commit."""
-        self.check()
-        return self.submit(self.record(key, digest, attempt, payload, failed=failed, started_at=started_at))
-
-    def record(
-        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
-    ) -> AppendCheckpoint:
-        """A step's record, to be filed by whoever asks for it."""
-        self._seq += 1
-        payload, blobs = spill(payload)
-        claimed = self.claimed
-        return AppendCheckpoint(
-            claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
-            payload, started_at, self.host.clock.wall_us(), blobs,
-        )  # fmt: skip
-
-    def submit(self, change: Change) -> Batch[Change, CommitOutcome]:
-        """Queue a change for the next commit."""
-        self.check()
-        self._last = self.host.committer.submit(change)
-        return self._last
-
-    async def durable(self, batch: Batch[Change, CommitOutcome]) -> None:
-        """Wait until a batch is on disk; `Unwind` if this run's part of it was not written."""
-        await asyncio.shield(batch.done)
-        self.check()
 
     def hold_unreadable(self, key: str, error: Exception) -> NoReturn:
         """Hold the run: what is on record does not load as what the code declares."""
@@ -346,8 +301,7 @@ class SuperStep:
         self.in_flight -= 1
         if self._held_up:
             self.drain()
-        if "rest" in self.__dict__:
-            self.rest.look_soon()
+        self._moved()
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -384,23 +338,9 @@ class SuperStep:
         return [*self.waiting.futures, *held_back]
 
     def _deliver(self) -> None:
-        if self._root is not None and self.ending is None:
-            self._interrupted = True
-            self._root.cancel(str(self.interruption))
-
-    def _at_rest(self) -> None:
-        """All tasks wait: park, if one of them waits for something durable, and nothing else is going on."""
-        if self.ending is not None or self._parking is not None or self._root is None or self._root.done():
-            return
-        if self.in_flight == 0 and self.waiting.futures and not self.waiting.awake and not self.is_overdue():
-            self._begin_to_park()
-
-    def _begin_to_park(self) -> None:
-        """Ask the store in this very moment: what came in between would be written behind the parking."""
-        self.rest.paused += 1
-        asked = self.waiting.ask_to_park()
-        with outside():
-            self._parking = asyncio.get_running_loop().create_task(self._park(asked), name="perdure-park")
+        if self.tasks.root is not None and self.ending is None:
+            self.cleaning_up = self.cleaning_up or CleaningUp(self)
+            self.tasks.root.cancel(str(self.interruption))
 
     def is_overdue(self) -> bool:
         """Whether its deadline has come: parked, it would be claimable at once, again and again."""
@@ -409,31 +349,6 @@ class SuperStep:
             return False
         since_us = (self.host.clock.monotonic() - self.claimed_s) * 1_000_000
         return claimed.now + since_us >= claimed.deadline_at
-
-    def _at_work(self) -> None:
-        """Something goes on beside the waits: what came before their rows were there, nobody was told."""
-        if self.has_waits and (opened := self.waiting.take_opened()) is not None:
-            opened.done.add_done_callback(lambda _: self.host.waker.look())
-
-    async def _park(self, asked: Batch[Change, CommitOutcome]) -> None:
-        """Have the store let go of the run. Nothing can go on here meanwhile: whatever comes is delivered after it."""
-        try:
-            parked = await self.waiting.parked(asked)
-        except StoreUnavailable as error:  # this worker writes nothing any more
-            if self.ending is None:
-                self.close(Lost(str(error)))
-            return
-        finally:
-            self._parking = None
-            self.rest.paused -= 1
-            self.rest.look_soon()
-        if self.ending is not None:
-            return
-        if parked:
-            self.close(Parked(self.waiting.timed or self.claimed.deadline_at is not None))
-        else:
-            self.waiting.awake = True
-            self.host.waker.look()
 
     def _given_key(self, key: str) -> str:
         if key in self._given:
@@ -444,56 +359,20 @@ class SuperStep:
         self._given.add(key)
         return given(key)
 
-    def _unwind(self) -> Unwind:
-        return LeaseLost(self._why()) if isinstance(self.ending, Lost) else Unwind(self._why())
-
-    def _why(self) -> str:
-        return f"run r{self.claimed.run}: {why_over(self.ending, self.number)}"
-
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Ending) -> Ending:
+        """End like this, unless it has ended; returns how it ends."""
         if self.ending is None:
             self.ending = ending
+            self.tasks.over = self._why()
+        return self.ending
 
-    def _root_ended(self, root: asyncio.Future[Any]) -> None:
-        self._forget(root)
-        self._wake()
-
-    def _wake(self) -> None:
+    def _wake(self, _: object = None) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
-    def _forget(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.pop(task, None)
-        if self.ending is not None:
-            see(task)  # the super-step has its ending; what a branch raised after it concerns nobody
-        elif "rest" in self.__dict__:
+    def _moved(self) -> None:
+        if "rest" in self.__dict__:
             self.rest.look_soon()
-
-    async def _reap(self) -> None:
-        """End what the agent left running, so that nothing of this super-step outlives it."""
-        left = self.unfinished()
-        if isinstance(self.ending, Parked) and left:  # it is unwinding by itself: its waits raise
-            await asyncio.wait(left, timeout=UNWIND_S)
-            left = self.unfinished()
-        if not left:
-            return
-        if not self._told:  # a second cancellation would break off the cleaning up after the first
-            self._tell(left)
-        _, stuck = await asyncio.wait(left, timeout=UNWIND_S)
-        if stuck:
-            emit("run.stuck", run=run_id(self.claimed.run), tasks=[str(task) for task in stuck])
-            for task in stuck:
-                disown(task)
-
-    def unfinished(self) -> list[asyncio.Future[Any]]:
-        """Its tasks that have not ended."""
-        return [task for task in (self._root, *self._tasks) if task is not None and not task.done()]
-
-    def _tell(self, tasks: list[asyncio.Future[Any]]) -> None:
-        self._told = self._root is not None
-        see_all(tasks)
-        for task in tasks:
-            task.cancel(self._why())
 
 
 def _ending_of(root: asyncio.Task[Any]) -> Ending:

@@ -32,8 +32,9 @@ from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.ids import Ids
 from perdure.runtime.keeper import Keeper
+from perdure.runtime.patience import insist, outlast
 from perdure.runtime.reads import Reads
-from perdure.runtime.service import first_of, insist, outlast
+from perdure.runtime.service import first_of
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.starts import Starts
 from perdure.runtime.step import Durability
@@ -67,6 +68,7 @@ class Tenure:
         self.random = surroundings.random
         self.around_body = surroundings.around_body
         self.ahead_max = surroundings.ahead_max
+        self.clean_up_s = settings.clean_up_s
         self.worker = 0
         self.draining = False
         self.lost = asyncio.Event()
@@ -81,6 +83,8 @@ class Tenure:
         self.suspects: set[int] = set()
         """Runs in hand that kept losing their workers, until they have recorded something."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._unwinding: set[int] = set()
+        """Runs in hand that are over, and of whose code some is not: they hold no slot."""
         self._refused: dict[int, str] = {}
         """Runs of which a write was refused, and why. The agent may be ahead of its commits: nothing that it wrote
         after that one may be written, for a log has no gaps."""
@@ -180,15 +184,17 @@ class Tenure:
     @property
     def free(self) -> int:
         """Slots that are free."""
-        return self.settings.concurrency - len(self.executions)
+        return self.settings.concurrency - len(self.executions) + len(self._unwinding)
 
     def launch(self, claimed: Claimed) -> None:
         """Execute a claimed run."""
-        execution = Execution(self, claimed, self.agents[claimed.agent])
+        on_over = functools.partial(self._over, claimed.run, claimed.fence)
+        execution = Execution(self, claimed, self.agents[claimed.agent], on_over=on_over)
         before = self._tasks.get(claimed.run)  # an earlier claim whose code is still unwinding: one after the other
         if (earlier := self.executions.get(claimed.run)) is not None:
             earlier.close(Lost("its worker has claimed it again"))  # nobody could tell it any more
         self.executions[claimed.run] = execution
+        self._unwinding.discard(claimed.run)
         self._empty.clear()
         if claimed.strikes >= SUSPECT_STRIKES:
             self.suspects.add(claimed.run)
@@ -211,6 +217,7 @@ class Tenure:
             if self.executions.get(run) is execution:
                 del self.executions[run], self._tasks[run]
                 self._refused.pop(run, None)
+                self._unwinding.discard(run)
                 self._clear_suspects({run})
             self.claimer.slot_freed()
             if not self.executions:
@@ -223,6 +230,13 @@ class Tenure:
             self.claimer.look()  # it may be asleep for longer
         elif ending is not None and not isinstance(ending, Parked):
             self._on_ended(run)
+
+    def _over(self, run: int, fence: int) -> None:
+        """This run's ending is on disk, and its code goes on: somebody else may have its slot."""
+        execution = self.executions.get(run)
+        if execution is not None and execution.claimed.fence == fence:
+            self._unwinding.add(run)
+            self.claimer.slot_freed()
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from perdure.runtime.callables import exited, invoke, place_of
 from perdure.runtime.dispatching import seen_to_its_end
 from perdure.runtime.effect import KNOWN
 from perdure.runtime.frames import StepFrame, frame, outside
-from perdure.runtime.ids import patiently
+from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.recording import NOTHING, Call
 from perdure.telemetry import emit

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from perdure.core.changes import (
     AppendCheckpoint,
@@ -32,6 +32,18 @@ from perdure.runtime.known import Durable, at_places
 
 if TYPE_CHECKING:
     from perdure.runtime.superstep import SuperStep
+
+
+class What(TypedDict, total=False):
+    """What a wait is for, as `OpenWait` has it."""
+
+    delay_us: int | None
+    due_at: int | None
+    target: int | None
+    labels: tuple[str, ...]
+    interrupt: NewInterrupt | None
+    blobs: tuple[Blob, ...]
+
 
 EARLY_S = 0.005
 """How long to wait before the next look at a time that should have come: the store's clock has not got there yet."""
@@ -60,6 +72,8 @@ class Waiting:
         self.pending: dict[str, Pending] = {}
         self.used = bool(waits)
         """Whether this super-step has rows to be deleted at its end."""
+        self.came_s = float("-inf")
+        """When something last came, on the machine's monotonic clock."""
         self.parking = False
         self._knows = False
         """Whether the run that is being parked knows of its cancellation."""
@@ -84,24 +98,21 @@ class Waiting:
         """Whether the claim found a wait under this key that nobody has come to yet."""
         return key in self._known
 
-    async def until(
-        self, key: str, kind: WaitKind, *, delay_us: int | None = None, due_at: int | None = None,
-        target: int | None = None, labels: tuple[str, ...] = (), interrupt: NewInterrupt | None = None,
-        blobs: tuple[Blob, ...] = (),
-    ) -> Wait:  # fmt: skip
+    async def until(self, key: str, kind: WaitKind, **what: Unpack[What]) -> Wait:
         """Wait until this is ready, and return it as it is then; the caller writes the record. Again for a wait that
         was ready and, seen closer, was not: then without arguments that count."""
         at = self._at
         at.check()
-        found = self._open(key, kind, delay_us, due_at, target, labels, interrupt, blobs)
+        asked = self._change(key, kind, **what)
+        found = self._open(asked)
         if found is not None:
-            return self._same(found, kind, target)
+            return self._same(found, asked)
         pending = self.pending[key]
         pending.future = Durable()
         at.rest.look_soon()
         at.host.waker.look_at(pending.due_s)
         try:
-            return self._same(await pending.future, kind, target)
+            return self._same(await pending.future, asked)
         except asyncio.CancelledError:
             self.withdraw(key)
             raise
@@ -110,24 +121,22 @@ class Waiting:
             pending.future = None  # it holds what it raised, and that this frame
             del pending
 
-    def _same(self, wait: Wait, kind: WaitKind, target: int | None) -> Wait:
+    def _same(self, wait: Wait, asked: OpenWait) -> Wait:
         """The wait, if it is for what the code waits for now. A replay that comes to it with something else has
         diverged, as one that comes to a step with other arguments has."""
-        if wait.kind is kind and target in (None, wait.target):
+        if wait.kind is asked.kind and asked.target in (None, wait.target):
             return wait
         detail = (
             f"under {wait.key!r} the run waited for {wait.kind.name} {wait.target or ''}, and its code now waits there "
-            f"for {kind.name} {target or ''}: it does not do the same each time it is replayed"
+            f"for {asked.kind.name} {asked.target or ''}: it does not do the same each time it is replayed"
         )
         self._at.close(Held(HeldReason.DIVERGED, detail))
         self._at.check()
         raise AssertionError("that refuses")
 
-    def watch(
-        self, key: str, on_ready: Callable[[Wait], None], *, delay_us: int | None = None, due_at: int | None = None
-    ) -> None:
+    def watch(self, key: str, on_ready: Callable[[Wait], None], *, delay_us: int) -> None:
         """Have `on_ready` called when this time has come, or at once; no task stands there."""
-        found = self._open(key, WaitKind.TIMER, delay_us, due_at, None, (), None, ())
+        found = self._open(self._change(key, WaitKind.TIMER, delay_us=delay_us))
         if found is not None:
             on_ready(found)
             return
@@ -165,6 +174,7 @@ class Waiting:
             pending.due_s = self._due_s(wait.due_at)
             return
         del self.pending[wait.key]
+        self.came_s = self._at.host.clock.monotonic()
         if pending.on_ready is not None:
             pending.on_ready(wait)
         elif pending.future is not None and not pending.future.done():
@@ -179,7 +189,7 @@ class Waiting:
     def unwind(self, error: Unwind) -> None:
         """Have every wait raise this: the run is parked, and its code is to end. So do the locks and the like at which
         other tasks stand meanwhile."""
-        for future in [*self.futures, *at_places(self._at.unfinished())]:
+        for future in [*self.futures, *at_places(self._at.tasks.unfinished())]:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # where nobody stands at it any more
@@ -212,27 +222,25 @@ class Waiting:
         row = await host.reads.runs.one(claimed.run)
         return row is not None and (row.worker, row.fence) == (host.worker, claimed.fence)
 
-    def _open(
-        self, key: str, kind: WaitKind, delay_us: int | None, due_at: int | None, target: int | None,
-        labels: tuple[str, ...], interrupt: NewInterrupt | None, blobs: tuple[Blob, ...],
-    ) -> Wait | None:  # fmt: skip
+    def _change(self, key: str, kind: WaitKind, **what: Unpack[What]) -> OpenWait:
+        claimed = self._at.claimed
+        return OpenWait(claimed.run, claimed.fence, claimed.thread, self._at.number, key, kind, **what)
+
+    def _open(self, asked: OpenWait) -> Wait | None:
         """Make it pending, with a row in the store; or return it, where the claim found it ready."""
-        at, claimed = self._at, self._at.claimed
+        at, key = self._at, asked.key
         known = self._known.pop(key, None)
         if known is not None:
             if known.ready:
+                self.came_s = at.host.clock.monotonic()
                 return known
             self.pending[key] = Pending(key, self._due_s(known.due_at))
             return None
         self.used = True
         self._rows.add(key)
-        self._opened = at.submit(
-            OpenWait(
-                claimed.run, claimed.fence, claimed.thread, at.number, key, kind, delay_us, due_at, target, labels,
-                interrupt, blobs,
-            )
-        )  # fmt: skip
-        times = [self._due_s(due_at), None if delay_us is None else at.host.clock.monotonic() + delay_us / 1e6]
+        self._opened = at.submit(asked)
+        delay_us = asked.delay_us
+        times = [self._due_s(asked.due_at), None if delay_us is None else at.host.clock.monotonic() + delay_us / 1e6]
         self.pending[key] = Pending(key, min((time for time in times if time is not None), default=None))
         return None
 

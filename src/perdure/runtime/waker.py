@@ -2,8 +2,9 @@
 
 Most runs that wait are parked, and the store wakes them. This is for the others: a run of which one branch waits while
 another works, and any run whose cancellation was requested. The waker looks when a hint comes, when the time of a wait
-does, and at the fallback poll; each look is one query for the waits of all, and one for the cancellations. With nothing
-in hand a look asks nothing.
+does, and at the fallback poll. A hint may be for any of them: one query tells which waits of all are ready by now, and
+one which runs were cancelled. A time is that of one run, and only that one is asked about. With nothing in hand a look
+asks nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Waker:
     def __init__(self, tenure: Tenure) -> None:
         self._tenure = tenure
         self._wake = asyncio.Event()
+        self._told = False
+        """Whether something may have come for any run, besides times that are due."""
         self._at_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf = tenure.store.listen(self._hear)
@@ -41,12 +44,12 @@ class Waker:
             await serve("waker", self._tick)
         finally:
             self._deaf()
-            self.look_at(None)
             if self._timer is not None:
                 self._timer.cancel()
 
     def look(self) -> None:
         """Something may have come."""
+        self._told = True
         self._wake.set()
 
     def look_at(self, at_s: float | None) -> None:
@@ -74,16 +77,17 @@ class Waker:
             async with asyncio.timeout(self._tenure.settings.poll_s):
                 await self._wake.wait()
         except TimeoutError:
-            pass
+            self._told = True
         self._wake.clear()
+        told, self._told = self._told, False
         try:
-            await self._look()
+            await self._look(told)
         except BaseException:
-            self._wake.set()  # what was known is lost: look again
+            self.look()  # what was known is lost: look again
             raise
         return REST_S
 
-    async def _look(self) -> None:
+    async def _look(self, told: bool) -> None:
         executions = dict(self._tenure.executions)  # those of now: an answer is not for one that begins meanwhile
         if not executions or self._tenure.lost.is_set():
             return
@@ -91,18 +95,24 @@ class Waker:
         for run, reason in cancelled.items():
             if run in executions:
                 executions[run].interrupt(Cancelled(reason))
-        waiting = [run for run, execution in executions.items() if _pending(execution)]
-        if not waiting:
-            return
-        for wait in await self._tenure.store.waits(waiting):
-            execution = executions.get(wait.run)
-            if execution is not None and execution.current is not None:
-                execution.current.waiting.feed(wait)
-        for run in waiting:
-            execution = executions.get(run)
-            if execution is not None and execution.current is not None and execution.current.has_waits:
-                execution.current.waiting.looked()
+        due = [run for run, execution in executions.items() if self._is_due(execution)]
+        others = [run for run in executions.keys() - due if told and _pending(executions[run])]
+        found = await self._tenure.store.waits(due) if due else []
+        if others:
+            found += await self._tenure.store.waits(others, only_ready=True)
+        for wait in found:
+            if (current := executions[wait.run].current) is not None:
+                current.waiting.feed(wait)
+        for run in (*due, *others):
+            if (current := executions[run].current) is not None and current.has_waits:
+                current.waiting.looked()
         self._look_when_due()
+
+    def _is_due(self, execution: Execution) -> bool:
+        """Whether a time that it waits for should have come. If the store's clock is not there yet, its row tells when
+        to look again."""
+        now_s = self._tenure.clock.monotonic()
+        return any(each.due_s is not None and each.due_s <= now_s for each in _pending(execution))
 
     def _look_when_due(self) -> None:
         """Where times are what is waited for, look when the first of them comes."""
@@ -112,11 +122,12 @@ class Waker:
             for pending in _pending(execution)
             if pending.due_s is not None
         ]
-        self.look_at(min(times, default=None))
+        if times:
+            self.look_at(min(times))
 
     def _hear(self, hint: Hint) -> None:
         if hint is Hint.WAKE:
-            self._wake.set()
+            self.look()
 
 
 def _pending(execution: Execution) -> list[Pending]:

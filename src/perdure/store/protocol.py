@@ -220,8 +220,8 @@ class Store(Protocol):
         fences: the late ones make it `lost` as a whole, unless they are all on record.
         """
 
-    async def waits(self, runs: Sequence[int]) -> list[Wait]:
-        """What these runs wait for, by run and key; whether it is `ready` by now."""
+    async def waits(self, runs: Sequence[int], *, only_ready: bool = False) -> list[Wait]:
+        """What these runs wait for, by run and key; whether it is `ready` by now. Or only what is."""
 
     async def cancellations(self, worker: int) -> dict[int, str]:
         """The runs in this worker's hands whose cancellation was requested, and why."""

@@ -41,7 +41,7 @@ from perdure.store import reasons
 from perdure.store.memory import cancelling, mail, waits
 from perdure.store.memory.effects import Draft
 from perdure.store.memory.tables import StepKey, Tables
-from perdure.store.slices import within_slices
+from perdure.store.slices import is_aware, within_slices
 
 
 class _Verdict(Enum):
@@ -134,18 +134,7 @@ def _judge(tables: Tables, worker: int, change: Change) -> _Verdict | str:
         return _Verdict.DONE
     if found is not None:
         return reasons.recorded_before(found.key, found.super_step, under=found.fence, fence=change.fence)
-    return _Verdict.CANCELLED if run.cancel is not None and not _knows(change) else _Verdict.WRITE
-
-
-def _knows(change: Change) -> bool:
-    """Whether the change is one that a run whose cancellation was requested may still write."""
-    match change:
-        case EndRun():
-            return change.outcome is RunState.CANCELLED
-        case ParkRun() | IntendEffect():
-            return change.cancelled
-        case _:
-            return True
+    return _Verdict.CANCELLED if run.cancel is not None and not is_aware(change) else _Verdict.WRITE
 
 
 def _bounce(tables: Tables, change: Change) -> Bounce | None:

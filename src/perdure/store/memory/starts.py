@@ -17,6 +17,7 @@ from perdure.core.requests import (
     StartRun,
     ThreadHeld,
 )
+from perdure.core.times import earliest
 from perdure.store.memory import cancelling, questions
 from perdure.store.memory.tables import Tables
 
@@ -158,7 +159,7 @@ def new_run(
 
 def _deadline(ask: StartRun, now: int) -> int | None:
     relative = None if ask.deadline_us is None else now + ask.deadline_us
-    return min((time for time in (relative, ask.deadline_at) if time is not None), default=None)
+    return earliest(relative, ask.deadline_at)
 
 
 def _first_boundary(ask: StartRun, super_step: int, state: bytes | None, *, now: int) -> Checkpoint:

@@ -28,10 +28,11 @@ class WaitingVerbs(ABC):
 
     # -- executing -------------------------------------------------------------------------------------------
 
-    async def waits(self, runs: Sequence[int]) -> list[Wait]:
+    async def waits(self, runs: Sequence[int], *, only_ready: bool = False) -> list[Wait]:
         tables = await self._tables()
         with tables.lock:
-            return waits.of_runs(tables, runs, now=tables.now_us())
+            found = waits.of_runs(tables, runs, now=tables.now_us())
+        return [each for each in found if each.ready or not only_ready]
 
     async def cancellations(self, worker: int) -> dict[int, str]:
         tables = await self._tables()

@@ -16,6 +16,7 @@ from perdure.core.changes import CloseWait, OpenWait, ParkRun
 from perdure.core.records import InterruptState, RunState, Wait, WaitKind
 from perdure.core.requests import Bounce
 from perdure.core.states import TERMINAL
+from perdure.core.times import earliest
 from perdure.store.memory import mail, questions
 from perdure.store.memory.tables import Tables
 
@@ -68,7 +69,7 @@ def open_wait(tables: Tables, change: OpenWait, *, now: int) -> None:
     if at in tables.waits[run.id] or at in tables.checkpoints[run.id] or change.super_step != run.super_step:
         return
     delayed = None if change.delay_us is None else now + change.delay_us
-    due_at = min((time for time in (delayed, change.due_at) if time is not None), default=None)
+    due_at = earliest(delayed, change.due_at)
     asks = change.interrupt is not None
     wait = Wait(
         run=run.id,

@@ -29,7 +29,7 @@ from perdure.store.postgres import batches, effects, failures, schema, waits
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.lines import Line
 from perdure.store.reasons import recorded_before
-from perdure.store.slices import within_slices
+from perdure.store.slices import is_aware, within_slices
 
 REASON_CHARS_MAX: Final = 500
 """Of the database's words about a refusal."""
@@ -60,9 +60,7 @@ class _Answer:
     @classmethod
     def of(cls, write: _Write, row: Any) -> _Answer:
         cancelled = frozenset(row["cancelled"] or ())
-        forbidden = (
-            [each for each in write.part if each.run in cancelled and not waits.is_aware(each)] if cancelled else ()
-        )
+        forbidden = [each for each in write.part if each.run in cancelled and not is_aware(each)] if cancelled else ()
         return cls(
             alive=row["alive"],
             lost=frozenset(row["lost"] or ()),

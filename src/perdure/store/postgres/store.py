@@ -211,8 +211,8 @@ class PostgresStore:
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         return await self._committer.commit(worker, changes)
 
-    async def waits(self, runs: Sequence[int]) -> list[Wait]:
-        return await self._waiting.waits(runs)
+    async def waits(self, runs: Sequence[int], *, only_ready: bool = False) -> list[Wait]:
+        return await self._waiting.waits(runs, only_ready=only_ready)
 
     async def cancellations(self, worker: int) -> dict[int, str]:
         return await self._waiting.cancellations(worker)

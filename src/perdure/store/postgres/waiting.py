@@ -28,9 +28,9 @@ class Waiting:
 
     # -- a worker's ------------------------------------------------------------------------------------------
 
-    async def waits(self, runs: Sequence[int]) -> list[Wait]:
+    async def waits(self, runs: Sequence[int], *, only_ready: bool = False) -> list[Wait]:
         statement = self._statements["waits"]
-        found = await self._line.fetch(statement.text, list(runs), limits.MAILBOX_MAX)
+        found = await self._line.fetch(statement.text, list(runs), limits.MAILBOX_MAX, only_ready)
         return [rows.to_wait(row) for row in found]
 
     async def cancellations(self, worker: int) -> dict[int, str]:

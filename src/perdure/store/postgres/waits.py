@@ -20,14 +20,12 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     EndRun,
-    IntendEffect,
     OpenWait,
     ParkRun,
     Place,
     SendMessage,
     record_of,
 )
-from perdure.core.records import RunState
 from perdure.store.postgres.batches import Arguments, columns
 
 Use = tuple[str, int, int, str]
@@ -40,17 +38,6 @@ def has_waits(changes: Sequence[Change]) -> bool:
     return any(
         type(change) in _KINDS or (isinstance(change, BeginSuperStep | EndRun) and change.waited) for change in changes
     )
-
-
-def is_aware(change: Change) -> bool:
-    """Whether the change may be written also where its run's cancellation was requested."""
-    match change:
-        case EndRun():
-            return change.outcome is RunState.CANCELLED
-        case ParkRun() | IntendEffect():
-            return change.cancelled
-        case _:
-            return True
 
 
 def parts(changes: Sequence[Change]) -> list[list[Change]]:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.core.changes import Change, CommitOutcome, EndRun, IntendEffect, OpenWait, ParkRun, Place, place_of
-from perdure.core.records import RunState
+from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, place_of
 from perdure.core.requests import Bounce
 from perdure.store import reasons
-from perdure.store.slices import within_slices
+from perdure.store.slices import is_aware, within_slices
 from perdure.store.sqlite.batch import Batch, needs_deciding
 from perdure.store.sqlite.errors import SUSPECT_ERRORS, is_refusal
 from perdure.store.sqlite.transaction import Transaction, decode, encode
@@ -47,20 +46,9 @@ def commit(tx: Transaction, worker: int, changes: Sequence[Change]) -> CommitOut
             lost = frozenset(run for run, fence in pairs if _is_lost(tx, run, fence, changes))
             changes = [each for each in changes if (each.run, each.fence) not in pairs and each.run not in lost]
         if cancelled := frozenset(run for run, _, _, cancelled in found if cancelled) - lost:
-            changes = [each for each in changes if each.run not in cancelled or _knows(each)]
+            changes = [each for each in changes if each.run not in cancelled or is_aware(each)]
     written = _write(tx, worker, changes)
     return CommitOutcome(True, lost, written.refused, written.bounced, written.awake, cancelled)
-
-
-def _knows(change: Change) -> bool:
-    """Whether a change may be written though its run's cancellation was requested."""
-    match change:
-        case EndRun():
-            return change.outcome is RunState.CANCELLED
-        case ParkRun() | IntendEffect():
-            return change.cancelled
-        case _:
-            return True
 
 
 def _is_lost(tx: Transaction, run: int, fence: int, changes: Sequence[Change]) -> bool:

@@ -25,10 +25,10 @@ from perdure.core.requests import (
     StartRun,
     ThreadHeld,
 )
+from perdure.core.times import earliest
 from perdure.store.protocol import Hint
 from perdure.store.sqlite.cancel import cancel_all
 from perdure.store.sqlite.transaction import Transaction, decode, encode
-from perdure.store.sqlite.waits import earliest
 
 DISPLACING: Final = frozenset({IfBusy.INTERRUPT, IfBusy.ROLLBACK})
 
@@ -214,5 +214,6 @@ def _run_row(new: NewRun, now: int) -> tuple[Any, ...]:
 
 
 def boundary_row(asked: StartRun, now: int, super_step: int = 1, state: bytes | None = None) -> tuple[Any, ...]:
-    """The start of the first super-step, recorded by nobody's claim: worker 0, fence 0."""
+    """The start of a run: of its first super-step, or, where it is a fork, of the one at which it goes on, with its
+    state. It is recorded by nobody's claim: worker 0, fence 0."""
     return (asked.id, super_step, "", int(Kind.BOUNDARY), 0, 0, 0, 0, 0, False, asked.payload, state, now, now)

@@ -237,8 +237,8 @@ class SQLiteStore:
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
         return await self._write(partial(commit.commit, worker=worker, changes=changes))
 
-    async def waits(self, runs: Sequence[int]) -> list[Wait]:
-        return await self._read(partial(waits.waits, runs=runs, clock=self._database.clock))
+    async def waits(self, runs: Sequence[int], *, only_ready: bool = False) -> list[Wait]:
+        return await self._read(partial(waits.waits, runs=runs, clock=self._database.clock, only_ready=only_ready))
 
     async def cancellations(self, worker: int) -> dict[int, str]:
         return await self._read(partial(cancel.cancellations, worker=worker))

@@ -15,6 +15,7 @@ from perdure.core.changes import CloseWait, NewInterrupt, OpenWait, ParkRun, Pla
 from perdure.core.limits import NEVER_US
 from perdure.core.records import InterruptState, Wait
 from perdure.core.requests import Bounce
+from perdure.core.times import earliest
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.clock import MachineClock, look
@@ -24,12 +25,12 @@ STEP_MAX = 2**62
 """Past every super-step."""
 
 
-def waits(reader: Reader, runs: Sequence[int], *, clock: MachineClock) -> list[Wait]:
-    return read_waits(reader, runs, now=look(reader, clock).now)
+def waits(reader: Reader, runs: Sequence[int], *, clock: MachineClock, only_ready: bool) -> list[Wait]:
+    return read_waits(reader, runs, now=look(reader, clock).now, only_ready=only_ready)
 
 
 def read_waits(reader: Reader, runs: Sequence[int], *, now: int, only_ready: bool = False) -> list[Wait]:
-    """What these runs wait for, by run and key."""
+    """What these runs wait for, by run and key; or only what is ready."""
     values = {"now": now, "mailbox_max": limits.MAILBOX_MAX, "ready_min": int(only_ready)}
     return reader.records("waits", rows.WAIT, runs=encode(list(runs)), **values)
 
@@ -159,11 +160,6 @@ class Waits:
         tx.write("insert_interrupts", [(*_row(each), each.expires_at, each.state) for each in new])
         if moved := [each for each in self.questions.values() if each.row is None and each.changed]:
             tx.run("move_interrupts", moves=encode([(each.id, each.state, each.expires_at) for each in moved]))
-
-
-def earliest(*times: int | None) -> int | None:
-    """The first of these times; None where there is none."""
-    return min((time for time in times if time is not None), default=None)
 
 
 def _place(change: OpenWait | CloseWait) -> Place:

@@ -21,10 +21,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.app import App
-from perdure.client.handles import Handle
 from perdure.client.serving import run_loop
 from perdure.core.records import RunState, parse_run_id
 from perdure.errors import RunFailed, RunHeld, StartMismatch, StoreUnavailable, ThreadBusy
+from perdure.runtime.handle import Handle
 from perdure.testing.chaos.agents import app
 from perdure.testing.chaos.orders import SHARED, Order, order
 from perdure.testing.chaos.telling import BEGUN, now, tell

@@ -122,6 +122,22 @@ class Waiting(Harness):
         assert await bench.store.waits([]) == [] == await bench.store.waits([10**15])
 
     @scenario
+    async def test_waits_can_be_listed_that_are_ready(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        await bench.start_many(2)
+        one, two = await bench.claim(worker)
+        await bench.commit(
+            worker,
+            *(wait(one, key, delay_s=delay_s) for key, delay_s in (("c", 0), ("b", 60), ("a", 0))),
+            wait(two, "never"),
+            wait(two, "message", WaitKind.MESSAGE),
+        )
+
+        found = await bench.store.waits([two.run, one.run], only_ready=True)
+        assert [(row.run, row.key, row.ready) for row in found] == [(one.run, "a", True), (one.run, "c", True)]
+        assert await bench.store.waits([two.run], only_ready=True) == []
+
+    @scenario
     async def test_a_wait_is_ready_from_its_time_on(self, bench: Bench) -> None:
         worker, claimed = await bench.begin("t")
         message = wait(claimed, "m", WaitKind.MESSAGE, delay_s=60)

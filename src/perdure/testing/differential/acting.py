@@ -18,10 +18,10 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from perdure.app import App
-from perdure.client.handles import Handle
-from perdure.client.info import CheckpointInfo, RunInfo
 from perdure.core.records import RunState
 from perdure.errors import PerdureError
+from perdure.runtime.handle import Handle
+from perdure.runtime.info import CheckpointInfo, RunInfo
 from perdure.testing.differential.agents import RACING, TIMED, app_on
 from perdure.testing.differential.answers import error
 from perdure.testing.differential.grounds import StoreGround

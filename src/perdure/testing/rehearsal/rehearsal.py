@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
 from perdure.app import App
-from perdure.client.handles import Handle
 from perdure.client.inbox import InterruptInfo
 from perdure.core.durations import seconds
 from perdure.core.keys import meant
@@ -22,6 +21,7 @@ from perdure.core.records import RunState, run_id, worker_id
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.frames import StepFrame
+from perdure.runtime.handle import Handle
 from perdure.runtime.settings import WorkerSettings, worker_settings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker

@@ -204,7 +204,7 @@ class ReplaySuperStep(SuperStep):
         """Close it: it does not end."""
         if self.ending is None:
             self.stuck = why
-            self.waits_at = where(self.unfinished())
+            self.waits_at = where(self.tasks.unfinished())
             self.close(HandedBack())
 
     def leave(self) -> None:
@@ -273,7 +273,9 @@ class ReplayExecution(Execution):
     async def play(self) -> Ending:
         """Play it; returns how it ended."""
         try:
-            return await self._super_step()
+            ending = await self._super_step()
+            await self.unwound()
+            return ending
         finally:
             self.step.leave()
             self.host.deadlines.sweep()

@@ -126,6 +126,7 @@ class ReplayHost:
     random: random.Random = field(default_factory=lambda: random.Random(0))
     around_body: AroundBody | None = None
     ahead_max: int = SUPER_STEPS_AHEAD_MAX
+    clean_up_s: float = float("inf")
     ids: Ids = field(default_factory=lambda: cast(Ids, Nowhere()))
     starts: Starts = field(default_factory=lambda: cast(Starts, Nowhere()))
     reads: Reads = field(default_factory=lambda: cast(Reads, Nowhere()))

@@ -4,8 +4,8 @@ A world has several workers, clients, an operator and a public that answers, wri
 real runtime and the real app, over a store in memory or a real SQLite file. Between each process and the database is
 a wire on which everything goes wrong that can: messages are slow, late or lost, processes die around a write, stop
 and wake as zombies, clocks jump, the store goes away. After every write a witness compares the rows with those before
-and says what may not have happened. When the storm is over, everything must come to its end, with results that the
-log explains.
+and says what may not have happened. Nor may a service of a worker log a bug, although it goes on. When the storm is
+over, everything must come to its end, with results that the log explains.
 
     python -m perdure.testing.simulation --seeds 500
     python -m perdure.testing.simulation --seed 4711 --store sqlite --story

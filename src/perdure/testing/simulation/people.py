@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app import App
-from perdure.client.handles import Handle
 from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
 from perdure.core.records import HeldReason, RunState, run_id
 from perdure.errors import (
@@ -29,6 +28,7 @@ from perdure.errors import (
     ThreadBusy,
 )
 from perdure.runtime.frames import StepFrame
+from perdure.runtime.handle import Handle
 from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker

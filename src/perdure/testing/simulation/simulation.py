@@ -21,6 +21,7 @@ from unittest.mock import patch
 from perdure.core import limits
 from perdure.core.records import run_id
 from perdure.errors import StoreUnavailable
+from perdure.runtime.service import Backoff
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SQLiteStore
@@ -80,6 +81,20 @@ def _root(kind: StoreKind, world: PlayedWorld) -> Iterator[Callable[[Callable[[]
         yield lambda now_us: SQLiteStore(path, synchronous="off", now_us=now_us, lane=InlineLane)
 
 
+@contextmanager
+def _overheard(bugs: list[str]) -> Iterator[None]:
+    """Meanwhile, what a service logs as a bug and tries again is noted here."""
+    original = Backoff.failed
+
+    def failed(backoff: Backoff, error: Exception) -> float:
+        if not isinstance(error, StoreUnavailable):
+            bugs.append(f"{backoff._service} failed and went on: {error!r}")
+        return original(backoff, error)
+
+    with patch.object(Backoff, "failed", failed):
+        yield
+
+
 class Simulation:
     """One life of a world."""
 
@@ -111,12 +126,15 @@ class Simulation:
         nature = Nature(
             world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S, next_due_us=self._next_due_us
         )
+        bugs: list[str] = []
         try:
-            self._weather(nature, chance.uniform(*STORM_S))
+            with _overheard(bugs):
+                self._weather(nature, chance.uniform(*STORM_S))
         except Stuck as stuck:
             self.witness.blame(f"stuck: {stuck}")
         left = world.close()
         self.witness.violations += [f"a loop of {name} did not end" for name in left]
+        self.witness.violations += dict.fromkeys(bugs)
         self._blame_uncaught()
         return self._report()
 

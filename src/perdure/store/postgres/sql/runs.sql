@@ -49,9 +49,10 @@ join unnest(:runs::bigint[], :super_steps::integer[]) as s (run, super_step)
 order by w.run, w.key
 
 -- name: waits
--- What these runs wait for; the columns are those of `records.Wait`.
+-- What these runs wait for, all of it or only what is ready; the columns are those of `records.Wait`.
 select run, super_step, key, kind, opened_at, due_at, target, labels, ready, due
 from perdure.waits_of(:runs, :mailbox_max)
+where ready or not :only_ready::boolean
 
 -- name: cancellations
 -- The runs in a worker's hands whose cancellation was requested.

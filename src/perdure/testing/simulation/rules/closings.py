@@ -141,7 +141,7 @@ def _of_withdrawal(write: Write, change: CloseWait, withdraws: Withdraws) -> Ite
     run = write.before.runs[change.run]
     if wait is None or wait.kind is WaitKind.ROOM or withdraws(run.agent) or run.cancel is not None:
         return
-    if run.deadline_at is None or run.deadline_at > write.now_us:
+    if not _is_overdue(run, write):
         yield f"run r{run.id} of {run.agent} does not wait for {change.key!r} any more, and nobody has cancelled that"
 
 
@@ -150,5 +150,11 @@ def _of_deadline(write: Write, change: EndRun) -> Iterator[str]:
     if change.outcome is not RunState.FAILED or run.state is not RunState.FAILED:
         return
     if decode_error(change.payload).type.endswith(".DeadlineExceeded"):
-        if run.deadline_at is None or run.deadline_at > write.now_us:
+        if not _is_overdue(run, write):
             yield f"run r{run.id} failed for its deadline {run.deadline_at}, at {write.now_us}"
+
+
+def _is_overdue(run: Run, write: Write) -> bool:
+    """Whether its deadline has come. Its worker counts the time from the claim; that time, and the one of now, were
+    rounded to a microsecond each."""
+    return run.deadline_at is not None and run.deadline_at <= write.now_us + 1

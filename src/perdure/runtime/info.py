@@ -1,17 +1,20 @@
-"""What the client shows of runs and threads: frozen views with ids as strings and times as datetimes."""
+"""What is shown of runs and threads: frozen views with ids as strings and times as datetimes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from perdure.core.codec import codec_for
 from perdure.core.failures import decode_error
 from perdure.core.paths import type_name
 from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id, worker_id
 from perdure.errors import PerdureError
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""What the store's times count from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class CheckpointInfo:
 
 def moment(us: int) -> datetime:
     """A store's time as a datetime in UTC."""
-    return datetime.fromtimestamp(us / 1_000_000, UTC)
+    return EPOCH + timedelta(microseconds=us)
 
 
 def run_info(
@@ -83,7 +86,7 @@ def run_info(
 ) -> RunInfo:  # fmt: skip
     """A view of a run; `head` is the run that its thread is at, `awaited` what a parked one waits for, where that is
     known."""
-    result, note = _result(outcome.payload, decode) if outcome is not None and not outcome.failed else (None, None)
+    result, note = read_result(outcome.payload, decode) if outcome is not None and not outcome.failed else (None, None)
     error = decode_error(outcome.payload) if outcome is not None and outcome.failed else None
     return RunInfo(
         run_id=run_id(run.id), thread_id=run.thread_id, agent=run.agent, state=run.state,
@@ -97,7 +100,7 @@ def run_info(
     )  # fmt: skip
 
 
-def _result(payload: bytes, decode: Callable[[bytes], Any]) -> tuple[Any, str | None]:
+def read_result(payload: bytes, decode: Callable[[bytes], Any]) -> tuple[Any, str | None]:
     """A result as its agent declares it, or as recorded with the reason: who looks at an old run gets no error."""
     try:
         return decode(payload), None

@@ -1,12 +1,15 @@
-"""What parked runs wait for, in words."""
+"""What unfinished runs wait for, in words, and the views of runs that say so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, assert_never
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, assert_never
 
-from perdure.client.info import moment
-from perdure.core.records import Interrupt, Run, RunState, Wait, WaitKind, interrupt_id, run_id
+from perdure.core.limits import LIST_ROWS_MAX
+from perdure.core.records import Interrupt, Outcome, Run, RunState, Wait, WaitKind, interrupt_id, run_id
+from perdure.core.states import TERMINAL
+from perdure.runtime.info import RunInfo, moment, run_info
+from perdure.runtime.payloads import load_payload
 from perdure.store.protocol import Store
 
 SHOWN_MAX: Final = 3
@@ -31,13 +34,34 @@ async def awaited(store: Store, runs: Iterable[Run]) -> dict[int, str]:
     }
 
 
+async def run_view(
+    store: Store, run: Run, decode: Callable[[bytes], Any], *, outcome: Outcome | None = None
+) -> RunInfo:  # fmt: skip
+    """A run's view with its outcome, or with what it waits for."""
+    if run.state in TERMINAL:
+        outcome = outcome or next(iter(await store.outcomes([run.id])), None)
+        if outcome is not None:
+            payload = await load_payload(store, run.thread, outcome.payload)
+            outcome = Outcome(run.id, outcome.failed, payload)
+        return run_info(run, outcome, decode)
+    waits = await awaited(store, [run])
+    head: int | None = None
+    if run.state is RunState.QUEUED and not run.ready:
+        thread = await store.get_thread(run.thread_id)
+        head = None if thread is None else thread.head
+    return run_info(run, None, decode, head=head, now_us=await store.now_us(), awaited=waits.get(run.id))
+
+
 async def thread_names(store: Store, threads: Iterable[int]) -> dict[int, str]:
-    """The ids that users know of threads."""
+    """The ids that users know of threads: one query, unless these are far apart."""
     names: dict[int, str] = {}
-    for number in set(threads):
-        for row in await store.list_threads(limit=1, after=number + 1):
-            if row.id == number:
-                names[number] = row.thread_id
+    asked = set(threads)
+    wanted = sorted(asked)
+    while wanted:
+        limit = min(LIST_ROWS_MAX, wanted[-1] - wanted[0] + 1)
+        page = await store.list_threads(limit=limit, after=wanted[-1] + 1)
+        names |= {row.id: row.thread_id for row in page if row.id in asked}
+        wanted = [number for number in wanted if number < page[-1].id] if len(page) == limit else []
     return names
 
 

@@ -1,0 +1,27 @@
+"""A value in a few characters, for messages that say what is wrong with it.
+
+Whatever somebody gives may be deeper than the stack, longer than a screen, or unable to say what it is; the message
+about it must come out all the same.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Final
+
+from perdure.core.paths import type_name
+
+_CHARS_MAX: Final = 200
+"""Of one string, number or object."""
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = _CHARS_MAX
+_short.maxlevel, _short.maxdict, _short.maxlist, _short.maxtuple = 4, 10, 20, 20
+
+
+def shown(value: object) -> str:
+    """The value as its `repr` has it, shortened."""
+    try:
+        return _short.repr(value)
+    except Exception:  # the edge of user code: its repr
+        return f"<a {type_name(type(value))}>"
