@@ -172,12 +172,12 @@ RUNTIME = (
     Mutation(
         "A try that may not be the first is not recorded ahead of its body",
         "intent",
-        wrapped(stepping, "_record_attempt", _no_intent),
+        wrapped(stepping, "record_attempt", _no_intent),
     ),
     Mutation(
         "A body does not wait until its try is on disk",
         "intent",
-        wrapped(stepping, "_record_attempt", _intent_not_awaited),
+        wrapped(stepping, "record_attempt", _intent_not_awaited),
     ),
     Mutation(
         'A step with durability="sync" returns before its record is on disk',
