@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from perdure import App
 from perdure.core.records import Kind
 from perdure.demo import agents
+from perdure.demo.approver import Approver, always
+from perdure.demo.billing import Entry, Receipt, read_book
 from perdure.demo.brief import Brief, read_brief
 from perdure.demo.model import Endpoint
 from perdure.demo.ranker import Citation
 from perdure.testing import FakeModel, rate_limited, stream
+from tests.support.billing import serving
 
 QUESTION = 'What is the difference between "break" and "continue"?'
 
@@ -52,6 +56,36 @@ def test_the_lead_plans_reads_and_writes_in_three_super_steps() -> None:
 
 def test_the_same_question_has_the_same_answer() -> None:
     assert asyncio.run(answered(QUESTION))[0] == asyncio.run(answered(QUESTION))[0]
+
+
+@pytest.mark.parametrize(("lose_every", "entries"), [(0, ["charge"]), (1, ["charge", "lost"])])
+@pytest.mark.parametrize("question", [QUESTION, 'How does the "pass" statement work?'])
+def test_an_answer_is_charged_once_after_its_approval(
+    question: str, lose_every: int, entries: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def charged(url: str) -> agents.Result:
+        monkeypatch.setattr(agents, "brief", Brief(think_ms=(0, 0), billing=url, approver="ann"))
+        app = App("library", store="memory://")
+        agent = app.agent(agents.research.fn)
+        async with app, app.worker():
+            handle = await app.start(agent, question)
+            while not await Approver(app, "ann", always).answer_all():
+                await asyncio.sleep(0.01)  # until it has asked
+            result: agents.Result = await handle.result(timeout=30)
+            return result
+
+    with serving(tmp_path / "book", lose_every=lose_every) as url:
+        result = asyncio.run(charged(url))
+
+    price = agents.ANSWER_CENTS + agents.SOURCE_CENTS * len(result["citations"])
+    book = [line for line in read_book(tmp_path / "book") if line.entry is not Entry.REPEAT]
+    assert result["receipt"] == Receipt("receipt 1", price)
+    assert [line.entry.value for line in book] == entries
+
+
+def test_some_questions_are_charged_in_the_one_way_and_some_in_the_other() -> None:
+    assert agents.charge_of(QUESTION) is agents.charge_card
+    assert agents.charge_of('How does the "pass" statement work?') is agents.charge_account
 
 
 def test_a_question_about_nothing_known_still_ends() -> None:

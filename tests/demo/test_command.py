@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from perdure.demo.billing import read_book
 from perdure.demo.command import demo
 
 
-def play(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def play(folder: Path, *options: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Play the demo in a process of its own, without a model."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PERDURE_"))}
     command = [sys.executable, "-m", "perdure", "demo", "--keep", str(folder), *options]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False, input=typed)
 
 
 @pytest.mark.timeout(120)
@@ -33,6 +34,9 @@ def test_twelve_questions_survive_a_kill(tmp_path: Path) -> None:
     assert "threads answered 12/12" in played.stdout
     assert len(list((folder / "answers").glob("*.md"))) == 12
     assert "the built-in extractive ranker, no model" in played.stdout
+    assert report["charges"] == report["effects"] == 12
+    assert "charges in the service's own file 12/12: 0 twice, 0 missing, 0" in played.stdout.replace("\n    ", " ")
+    assert report["unknown"] >= report["answers_lost"] == 2
 
 
 @pytest.mark.timeout(120)
@@ -49,6 +53,42 @@ def test_any_folder_of_documents_will_do(tmp_path: Path) -> None:
     page = next((tmp_path / "out").glob("*/answers/001-*.md")).read_text()
     assert "explained on this page" in page
     assert "fences.md#1" in page
+
+
+@pytest.mark.timeout(120)
+def test_a_person_may_refuse_a_charge_and_wave_the_others_through(tmp_path: Path) -> None:
+    played = play(tmp_path, "--questions", "8", "--interactive", typed="n\nwhat?\ny\na\n")
+
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert "charges approved before they were made 7/7; 1 refused" in played.stdout
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "report.json").read_text())["charges"] == 7
+    assert sum("Charged: nothing" in page.read_text() for page in (folder / "answers").glob("*.md")) == 1
+
+
+@pytest.mark.timeout(120)
+def test_without_anybody_who_approves_nothing_is_charged(tmp_path: Path) -> None:
+    played = play(tmp_path, "--questions", "8", "--interactive")
+
+    assert played.returncode == 1
+    assert "Aborted" in played.stderr
+    assert "Traceback" not in played.stderr
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "billing.jsonl").read_text() == ""
+
+
+@pytest.mark.timeout(120)
+def test_a_tool_that_is_called_twice_with_a_kill_between_charges_once(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    command = [sys.executable, "-m", "perdure", "demo", "once", "--keep", str(tmp_path)]
+
+    played = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert "the tool was called 2 times, and the service 2 times" in played.stdout
+    assert "the service's file has 1 charge" in played.stdout
+    (folder,) = tmp_path.iterdir()
+    assert [line.entry.value for line in read_book(folder / "billing.jsonl")] == ["charge", "repeat"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,12 @@ def test_a_body_that_raises_reports_that_it_failed(tmp_path: Path) -> None:
     assert [mark.what for mark in LogReader(tmp_path).refresh()] == [What.BEGIN, What.FAIL]
 
 
+def test_an_agent_that_was_called_is_no_body_in_flight(tmp_path: Path) -> None:
+    SideLog(tmp_path).write(("r1", 1, ""), What.ENTER)
+
+    assert in_flight(LogReader(tmp_path).refresh(), os.getpid()) == {}
+
+
 def test_an_open_stream_shows(tmp_path: Path) -> None:
     log = SideLog(tmp_path)
     log.write(BODY, What.BEGIN)

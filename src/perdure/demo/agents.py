@@ -1,9 +1,9 @@
 """The research team: a lead who plans and writes, and readers who search, read and extract.
 
-An ordinary perdure app. Each question is a thread. Its lead works in three super-steps, planning, reading and
-writing, with a checkpoint of its notebook between them. The readers are plain async functions under `asyncio.gather`;
-every call they make is a step, recorded once. Run a worker on it by hand with `perdure worker
-perdure.demo.agents:app`.
+An ordinary perdure app. Each question is a thread. Its lead works in super-steps, planning, reading, writing and
+charging, with a checkpoint of its notebook between them. The readers are plain async functions under `asyncio.gather`;
+every call they make is a step, recorded once. The charge is an effect, and a person's approval stands before it. Run a
+worker on it by hand with `perdure worker perdure.demo.agents:app`; without a billing service its answers cost nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,13 +21,16 @@ from typing import Final, TypedDict
 from weakref import WeakKeyDictionary
 
 import perdure
-from perdure import Again, App, Retry
+from perdure import Again, App, DidNotHappen, Happened, Retry
+from perdure.demo import billing
+from perdure.demo.billing import Receipt
 from perdure.demo.brief import read_brief
 from perdure.demo.corpus import Passage
 from perdure.demo.model import ModelClient, endpoint_from
 from perdure.demo.ranker import Answer, Citation, Hit, Note, Ranker, cite, compose, merge, ranker_of, tokens
 from perdure.demo.sidelog import SideLog, What, reported
 from perdure.errors import NotInRun
+from perdure.runtime.effect import Effect
 
 app = App("perdure-demo")
 
@@ -38,6 +42,12 @@ MODEL_RETRY: Final = Retry(attempts=6)
 MODEL_TIMEOUT_S: Final = 600.0
 """A small model on two busy cores serves one call after the other; the last in the queue waits for all of them."""
 
+CHARGE_RETRY: Final = Retry(attempts=5, delay_s=0.1)
+
+ANSWER_CENTS: Final = 20
+SOURCE_CENTS: Final = 5
+"""What an answer costs, and what each of its sources."""
+
 PROMPT_CHARS: Final = 1000
 """Of a passage, in a prompt: reading it is what a small model takes longest for."""
 
@@ -48,6 +58,7 @@ class Stage(StrEnum):
     PLAN = "plan"
     READ = "read"
     WRITE = "write"
+    CHARGE = "charge"
 
 
 @dataclass
@@ -57,6 +68,15 @@ class Notebook:
     stage: Stage = Stage.PLAN
     queries: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    answer: Answer = field(default_factory=lambda: Answer("", []))
+
+
+@dataclass
+class Approval:
+    """What a person says to a charge."""
+
+    approve: bool
+    note: str = ""
 
 
 class Result(TypedDict):
@@ -66,11 +86,14 @@ class Result(TypedDict):
     answer: str
     citations: list[Citation]
     queries: list[str]
+    receipt: Receipt | None
+    """None where nothing was charged."""
 
 
 @app.agent
 async def research(question: str, *, state: Notebook) -> Result | Again:
-    """Answer a question from the documents, with citations."""
+    """Answer a question from the documents, with citations, and charge for it."""
+    entered()
     match state.stage:
         case Stage.PLAN:
             state.queries = await plan(question)
@@ -82,8 +105,13 @@ async def research(question: str, *, state: Notebook) -> Result | Again:
             state.stage = Stage.WRITE
             return Again(question)
         case Stage.WRITE:
-            answer = await write(question, state.notes)
-            return Result(question=question, answer=answer.text, citations=answer.citations, queries=state.queries)
+            state.answer = await write(question, state.notes)
+            if brief.billing is None:
+                return result(question, state, None)
+            state.stage = Stage.CHARGE
+            return Again(question)
+        case Stage.CHARGE:
+            return result(question, state, await approved_charge(question, state.answer))
 
 
 async def reader(question: str, query: str) -> list[Note]:
@@ -94,6 +122,56 @@ async def reader(question: str, query: str) -> list[Note]:
         return await extract(question, await read(hit.passage))
 
     return [note for notes in await asyncio.gather(*map(digest, hits)) for note in notes]
+
+
+async def approved_charge(question: str, answer: Answer) -> Receipt | None:
+    """Charge for an answer, where a person approves: once, whatever happens on the way."""
+    account, cents = perdure.current().thread_id, ANSWER_CENTS + SOURCE_CENTS * len(answer.citations)
+    approval = await perdure.interrupt(
+        {"charge": account, "cents": cents, "for": question}, name="approve", schema=Approval, assignee=brief.approver
+    )
+    if not approval.approve:
+        return None
+    return await charge_of(question)(account, cents)
+
+
+@app.agent
+async def pay(account: str, cents: int) -> Receipt:
+    """One charge and nothing else: `perdure demo once`."""
+    return await charge_card(account, cents)
+
+
+# -- effects ------------------------------------------------------------------------------------------------------
+
+
+@perdure.effect(on_unknown="retry", retry=CHARGE_RETRY)
+def charge_card(account: str, cents: int) -> Receipt:
+    """Charge. Where the outcome is unknown, the same key is sent again: the service charges a key once."""
+    return charged(account, cents)
+
+
+def look_up(key: str, args: dict[str, object]) -> Happened | DidNotHappen:
+    """Ask the service whether a key was charged."""
+    found = billing.find(service(), key)
+    return DidNotHappen() if found is None else Happened(found)
+
+
+@perdure.effect(verify=look_up, retry=CHARGE_RETRY)
+def charge_account(account: str, cents: int) -> Receipt:
+    """Charge. Where the outcome is unknown, the service is asked."""
+    return charged(account, cents)
+
+
+def charge_of(question: str) -> Effect[[str, int], Receipt]:
+    """Half of the questions are charged in the one way and half in the other, always the same."""
+    return charge_card if zlib.crc32(question.encode()) % 2 else charge_account
+
+
+def charged(account: str, cents: int) -> Receipt:
+    """The request, reported as the body of a step is."""
+    here = perdure.current()
+    with reported(log, (here.run_id, here.super_step, here.step or "")):
+        return billing.charge(service(), perdure.effect_key(), account, cents)
 
 
 # -- steps --------------------------------------------------------------------------------------------------------
@@ -152,6 +230,26 @@ async def write(question: str, notes: list[Note]) -> Answer:
 
 
 # -- without which no step works ----------------------------------------------------------------------------------
+
+
+def entered() -> None:
+    """Report that this process has the run in hand."""
+    if log is not None:
+        here = perdure.current()
+        log.write((here.run_id, here.super_step, ""), What.ENTER)
+
+
+def result(question: str, state: Notebook, receipt: Receipt | None) -> Result:
+    answer = state.answer
+    return Result(
+        question=question, answer=answer.text, citations=answer.citations, queries=state.queries, receipt=receipt
+    )  # fmt: skip
+
+
+def service() -> str:
+    """The billing service's URL."""
+    assert brief.billing is not None, "only asked for where there is one"
+    return brief.billing
 
 
 def ranker() -> Ranker:

@@ -24,10 +24,13 @@ def page(run: RunInfo) -> str:
     """Question, answer, sources, and where it came from."""
     result = run.result
     sources = "\n".join(f"{c.number}. {c.source} (`{c.passage}`)" for c in result["citations"]) or "None."
+    receipt = result["receipt"]
+    charged = "nothing" if receipt is None else f"{receipt.cents} cents, {receipt.receipt}"
     recovered = "" if not run.recoveries else f", taken over from a killed worker {run.recoveries} time(s)"
     return (
         f"# {result['question']}\n\n{result['answer']}\n\n## Sources\n\n{sources}\n\n---\n\n"
-        f"Thread `{run.thread_id}`, run `{run.run_id}`{recovered}. Searched for: {'; '.join(result['queries'])}.\n"
+        f"Thread `{run.thread_id}`, run `{run.run_id}`{recovered}. Searched for: {'; '.join(result['queries'])}. "
+        f"Charged: {charged}.\n"
     )
 
 

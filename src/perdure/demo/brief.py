@@ -21,6 +21,12 @@ class Brief:
     sidelog: str | None = None
     """Where step bodies report; None for nowhere."""
 
+    billing: str | None = None
+    """The billing service's URL; None for answers that cost nothing."""
+
+    approver: str | None = None
+    """Whose approval stands before a charge."""
+
     readers: int = 3
     """Queries of a plan: each has its reader."""
 

@@ -6,13 +6,14 @@ import asyncio
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 from rich.console import Console
 
 from perdure.demo import corpus
+from perdure.demo.billing import LOSE_EVERY
 from perdure.demo.brief import Brief
 from perdure.demo.model import Endpoint, endpoint_from, import_httpx
 from perdure.demo.playbill import numbers, print_report
@@ -20,6 +21,10 @@ from perdure.demo.questions import QUESTIONS_MAX
 from perdure.demo.scene import Performance, Scene, Script
 from perdure.demo.screen import WIDTH_MAX, screen_for
 from perdure.errors import UsageError
+
+KEEP: Final = click.option(
+    "--keep", metavar="DIR", default="demo-output", show_default=True, help="Where the output folder is made."
+)
 
 
 @click.group("demo", invoke_without_command=True)
@@ -29,15 +34,15 @@ from perdure.errors import UsageError
     "--questions", type=click.IntRange(1, QUESTIONS_MAX), default=200, show_default=True, help="How many to ask."
 )
 @click.option("--workers", type=click.IntRange(2, 16), default=2, show_default=True, help="Worker processes.")
-@click.option(
-    "--keep", metavar="DIR", default="demo-output", show_default=True, help="Where the output folder is made."
-)
+@KEEP
+@click.option("--interactive", is_flag=True, help="You approve the charges, one by one or all.")
 @click.pass_context
 def demo(context: click.Context, /, **options: Any) -> None:
     """Watch agents survive kill -9, on this machine.
 
     A research team answers questions from real documents. One of its workers is killed in the middle of its work, and a
-    report, computed from the store and from a side log, says what that cost. Exits with 0 only if every promise holds.
+    report, computed from the store and from a side log, says what that cost. Each answer is charged once at a billing
+    service, after an approval, and its file is reconciled with the store. Exits with 0 only if every promise holds.
 
     A model writes the answers if OPENAI_BASE_URL names an OpenAI-compatible endpoint (with OPENAI_API_KEY and
     OPENAI_MODEL); else the answers are quoted from the documents.
@@ -54,7 +59,20 @@ def threads() -> None:
     show(console())
 
 
-def play_demo(*, store: str | None, docs: str | None, questions: int, workers: int, keep: str) -> int:
+@demo.command("once")
+@KEEP
+@click.pass_context
+def once(context: click.Context, /, *, keep: str) -> None:
+    """Call the same tool twice with a kill -9 between, and see one effect."""
+    from perdure.demo.once import show
+
+    folder, _ = output_folder(Path(keep))
+    context.exit(asyncio.run(show(console(), folder, store_url(None, folder))))
+
+
+def play_demo(
+    *, store: str | None, docs: str | None, questions: int, workers: int, keep: str, interactive: bool
+) -> int:
     """Play the scene and report; returns the exit code."""
     endpoint = endpoint_from()
     if endpoint is not None:
@@ -62,7 +80,7 @@ def play_demo(*, store: str | None, docs: str | None, questions: int, workers: i
     folder, name = output_folder(Path(keep))
     script = Script(
         store=store_url(store, folder), folder=folder, name=name, questions=questions, workers=workers, docs=docs,
-        endpoint=endpoint,
+        endpoint=endpoint, interactive=interactive,
     )  # fmt: skip
     return perform(script, console())
 
@@ -86,6 +104,8 @@ def facts(script: Script) -> list[tuple[str, str]]:
     return [
         ("documents", f"{documents.source}: {documents.documents:,} documents, {len(documents.passages):,} passages"),
         ("answers by", answers_by(script.endpoint, script.brief)),
+        ("charges by", f"a billing service in a process of its own, which loses every {LOSE_EVERY}th answer"),
+        ("approved by", "you" if script.interactive else "the demo, in a person's place (--interactive asks you)"),
         ("store", script.store_shown),
         ("output", str(script.folder)),
     ]

@@ -9,25 +9,34 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from perdure.demo.report import Recovery
+from perdure.demo.promise import Promise
+from perdure.demo.reconciliation import Accounts
+from perdure.demo.report import Evidence, Recovery
 from perdure.demo.scene import Performance, Script
 from perdure.demo.screen import NAME_CHARS
 
 EXAMPLE_CHARS: Final = 500
 
+WITNESSES: Final = "What happened, by the store, the step bodies' side log and the service's file"
+
 
 def print_report(out: Console, script: Script, performance: Performance) -> None:
     """Promises with their signs, the times, an example, and where to look further."""
     report = performance.report
-    out.print(Text("What happened, computed from the store's rows and the step bodies' side log", style="bold"))
+    out.print(Text(WITNESSES, style="bold"))
     out.print()
     for promise in report.promises:
-        print_point(out, "✓" if promise.holds else "✗", "bold green" if promise.holds else "bold red", promise.text)
-    for line in [*times(report.recovery), *retries(report.retried)]:
+        print_promise(out, promise)
+    for line in [*times(report.recovery), *waits(performance.evidence), *retries(report.retried)]:
         print_point(out, "·", "", line)
     out.print()
     print_example(out, performance)
     print_where(out, script, performance)
+
+
+def print_promise(out: Console, promise: Promise) -> None:
+    """Its sign and its sentence."""
+    print_point(out, "✓" if promise.holds else "✗", "bold green" if promise.holds else "bold red", promise.text)
 
 
 def print_point(out: Console, sign: str, style: str, text: str) -> None:
@@ -44,6 +53,17 @@ def times(recovery: Recovery) -> list[str]:
     return [
         f"time to recover: {noticed}all its runs at work again after {recovery.running_s:.2f} s, "
         f"all answered after {recovery.completed_s:.2f} s"
+    ]
+
+
+def waits(evidence: Evidence) -> list[str]:
+    """What the killed worker's lease cost; empty where nobody had to wait for its end."""
+    accounts = evidence.accounts
+    if accounts is None or not accounts.waited:
+        return []
+    return [
+        f"{accounts.waited} of them waited until the killed worker's lease was over before the service was asked: "
+        "until then that worker might still have sent the charge"
     ]
 
 
@@ -90,7 +110,21 @@ def numbers(performance: Performance) -> dict[str, Any]:
         "bodies": len(evidence.executions),
         "repeated": len(evidence.repeated),
         "retried": report.retried,
+        **charges(evidence.accounts),
         "noticed_s": report.recovery.noticed_s,
         "running_s": report.recovery.running_s,
         "completed_s": report.recovery.completed_s,
+    }
+
+
+def charges(accounts: Accounts | None) -> dict[str, int]:
+    """How often what was charged."""
+    if accounts is None:
+        return {}
+    return {
+        "charges": len(accounts.charges),
+        "cents": sum(line.cents for line in accounts.charges),
+        "effects": len(accounts.effects),
+        "unknown": len(accounts.unknown),
+        "answers_lost": len(accounts.lost),
     }

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perdure.core.records import Checkpoint, Kind, Run, RunState, Worker, WorkerState, run_id
+from perdure.demo.promise import Promise
+from perdure.demo.reconciliation import Accounts
 from perdure.demo.sidelog import Body, Mark, What
 from perdure.testing.chaos.books import one_writer_after_the_other
 
@@ -40,14 +42,6 @@ class Execution:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A sentence of the report, and whether it holds."""
-
-    holds: bool
-    text: str
-
-
 @dataclass(frozen=True)
 class Evidence:
     """Both witnesses' words. `records` has every run's whole log, `cited` the sources each answer names, by run id."""
@@ -60,20 +54,26 @@ class Evidence:
     kill: Kill | None
     cited: Mapping[str, int]
     files: int
+    accounts: Accounts | None = None
+    """None where nothing was charged. What effects did is theirs to say; here it is about steps."""
 
     @cached_property
     def executions(self) -> tuple[Execution, ...]:
-        return tuple(executions(self.marks))
+        return tuple(execution for execution in executions(self.marks) if self.is_step(execution.body))
+
+    def is_step(self, body: Body) -> bool:
+        return self.accounts is None or not self.accounts.has(body)
 
     @cached_property
     def steps(self) -> dict[Body, Checkpoint]:
         """The recorded steps, by the name that their bodies use."""
-        return {
+        named = {
             (run_id(record.run), record.super_step, record.key): record
             for records in self.records.values()
             for record in records
             if record.kind is Kind.STEP
         }
+        return {body: record for body, record in named.items() if self.is_step(body)}
 
     @cached_property
     def pids(self) -> dict[int, int]:
@@ -129,6 +129,8 @@ def judge(evidence: Evidence) -> Report:
     else:
         promises += [recovered(evidence, evidence.kill), repeats(evidence, evidence.kill)]
     promises += [agreement(evidence), fences(evidence)]
+    if evidence.accounts is not None:
+        promises += evidence.accounts.promises
     return Report(tuple(promises), recovery(evidence), evidence.retried)
 
 
@@ -168,7 +170,7 @@ def recovered(evidence: Evidence, kill: Kill) -> Promise:
     """The killed worker had runs in hand; they were taken over and completed."""
     runs = evidence.taken_over
     ended = sum(run.state is RunState.COMPLETED for run in runs)
-    theirs = {execution.body[0] for execution in evidence.executions if execution.pid == kill.pid}
+    theirs = {mark.run for mark in evidence.marks if mark.pid == kill.pid}
     strangers = sum(run_id(run.id) not in theirs for run in runs)
     text = f"runs taken over from the killed worker {len(runs)}, of which completed {ended}"
     if strangers:

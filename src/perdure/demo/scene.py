@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from perdure.app import App
+from perdure.client.effects import EffectInfo
 from perdure.core.records import Run, RunState, Worker, WorkerState, run_id
 from perdure.demo import corpus, questions
 from perdure.demo.answers import write_answers
+from perdure.demo.approver import Approver, Person, always, approvals
 from perdure.demo.brief import Brief
 from perdure.demo.model import Endpoint
-from perdure.demo.processes import Staff
+from perdure.demo.processes import BillingService, Staff
+from perdure.demo.reconciliation import Accounts
 from perdure.demo.report import Evidence, Kill, Report, judge
 from perdure.demo.screen import PlainScreen, Progress, WorkerView
-from perdure.demo.sidelog import LogReader, Mark, What, in_flight
+from perdure.demo.sidelog import Body, LogReader, Mark, What, in_flight
 from perdure.errors import PerdureError
 from perdure.runtime.info import RunInfo
 from perdure.store import open_url
@@ -32,7 +35,7 @@ from perdure.store.protocol import Store
 from perdure.testing.chaos.books import runs_of
 from perdure.testing.chaos.processes import Child
 
-CONCURRENCY_MAX: Final = 4
+CONCURRENCY_MAX: Final = 5
 """Runs in each worker's hands: few, so that the scene lasts long enough to be watched."""
 
 WAVES_MIN: Final = 4
@@ -41,9 +44,20 @@ WAVES_MIN: Final = 4
 KILL_SHARE: Final = 0.4
 """The kill comes when this share of the runs is done."""
 
+CHARGING_SHARE: Final = 0.6
+"""Until then the kill waits for a moment at which the worker has a charge in flight, and steps besides."""
+
+LEASE_S: Final = 5.0
+"""Where no model keeps the machine busy. An effect that the killed worker may still have had in its hands is not asked
+about before its lease is over, and nobody likes to watch that for long."""
+
+CHARGE: Final = "charge_"
+"""What the keys of charges have in them."""
+
 LOOK_S: Final = 0.02
+APPROVE_S: Final = 0.05
 COUNT_S: Final = 0.1
-"""How often the side log is read, and the store."""
+"""How often the side log is read, the inbox, and the store."""
 
 STALLED_S: Final = 60.0
 STALLED_MODEL_S: Final = 900.0
@@ -74,6 +88,8 @@ class Script:
     brief: Brief = field(default_factory=Brief)
     in_stream: bool = False
     """Kill while a model's stream is open."""
+    interactive: bool = False
+    """Whether the person at the terminal approves the charges, or the scene in his place."""
 
     @property
     def in_hand(self) -> int:
@@ -98,9 +114,12 @@ class Scene:
     def __init__(self, script: Script, screen: PlainScreen) -> None:
         self.script = script
         self.screen = screen
-        self.brief = replace(script.brief, docs=script.docs, sidelog=str(script.folder / "side-log"))
+        self.brief = replace(
+            script.brief, docs=script.docs, sidelog=str(script.folder / "side-log"), approver=script.name
+        )
         self.log = LogReader(script.folder / "side-log")
-        self.staff = Staff(script.folder, queue=script.name, environ=self.environ())
+        self.billing = BillingService(script.folder)
+        self.staff = Staff(script.folder, queue=script.name, environ={})
         self.kill: Kill | None = None
         self.answered = 0
         self.answered_at = time.monotonic()
@@ -112,41 +131,57 @@ class Scene:
             **self.brief.environ(),
             "PERDURE_STORE": self.script.store,
             "PERDURE_CONCURRENCY": str(self.script.in_hand),
+            **({"PERDURE_LEASE_S": str(LEASE_S)} if self.script.endpoint is None else {}),
         }
 
     async def play(self) -> Performance:
         """From the first question to the last answer, and the report on it."""
+        from perdure.demo.agents import research
+
         store = open_url(self.script.store)
         await store.open()
         try:
-            await self._ask()
-            for _ in range(self.script.workers):
-                self._hire("started")
-            await self._watch(store)
-            await asyncio.to_thread(self.staff.dismiss)
-            return await self._judge(store)
+            async with App("perdure-demo", store=self.script.store) as client:
+                client.agent(research.fn)
+                await self._ask(client)
+                await self._serve()
+                for _ in range(self.script.workers):
+                    self._hire("started")
+                decide = Person(self.screen) if self.script.interactive else always
+                await self._watch(store, Approver(client, self.script.name, decide))
+                await asyncio.to_thread(self._dismiss)
+                return await self._judge(store, client)
         finally:
-            await asyncio.to_thread(self.staff.dismiss)
+            await asyncio.to_thread(self._dismiss)
             await store.close()
 
-    async def _ask(self) -> None:
+    async def _ask(self, client: App) -> None:
         """Put every question on disk, each on a thread of its own."""
-        from perdure.demo.agents import research
-
         script = self.script
         asked = questions.ask(corpus.load(script.docs), script.questions, python=script.docs is None)
         began = time.monotonic()
-        async with App("perdure-demo", store=script.store) as client:
-            agent = client.agent(research.fn)
-            starts = (
-                client.start(
-                    agent, question, thread_id=f"{script.name}/{number:03}", queue=script.name, tags=[script.name]
-                )
-                for number, question in enumerate(asked, 1)
+        starts = (
+            client.start(
+                "research", question, thread_id=f"{script.name}/{number:03}", queue=script.name, tags=[script.name],
+                priority=-number,  # one that comes back from its approval goes before those that have not begun
             )
-            await asyncio.gather(*starts)
+            for number, question in enumerate(asked, 1)
+        )  # fmt: skip
+        await asyncio.gather(*starts)
         took_ms = (time.monotonic() - began) * 1000
         self.screen.tell(f"{len(asked)} questions are on disk, each a thread of its own ({took_ms:.0f} ms)")
+
+    async def _serve(self) -> None:
+        """Open the billing service, and tell the workers to come where it is."""
+        self.brief = replace(self.brief, billing=await self.billing.begin())
+        self.staff.environ = self.environ()
+        assert self.billing.process is not None, "it has begun"
+        self.screen.tell(f"the billing service is open (process {self.billing.process.pid})")
+
+    def _dismiss(self) -> None:
+        """End whoever is left; the service last, for who has still a charge in hand."""
+        self.staff.dismiss()
+        self.billing.end()
 
     def _hire(self, what: str) -> None:
         worker = self.staff.hire()
@@ -154,11 +189,15 @@ class Scene:
 
     # -- watching --------------------------------------------------------------------------------------------
 
-    async def _watch(self, store: Store) -> None:
-        """Until every question is settled: look, show, and kill when the moment comes."""
-        count_at = 0.0
+    async def _watch(self, store: Store, approver: Approver) -> None:
+        """Until every question is settled: look, show, approve, and kill when the moment comes."""
+        count_at = approve_at = 0.0
         while self.answered < self.script.questions:
             marks = self.log.refresh()
+            if time.monotonic() >= approve_at:
+                if await approver.answer_all():
+                    self.answered_at = time.monotonic()  # a person may take his time
+                approve_at = time.monotonic() + APPROVE_S
             if time.monotonic() >= count_at:
                 await self._count(store)
                 count_at = time.monotonic() + max(COUNT_S, self.script.questions / 5000)
@@ -199,7 +238,7 @@ class Scene:
 
     def _check(self) -> None:
         """Give up where waiting helps no more."""
-        for worker in self.staff.workers:
+        for worker in (*self.staff.workers, *self.billing.processes):
             if worker.broken:
                 self.screen.tell(f"{worker.name} ended by itself; the end of its log:\n{worker.last_words()}")
                 raise SceneFailed(
@@ -222,6 +261,9 @@ class Scene:
         busy = {worker.pid: in_flight(marks, worker.pid) for worker in self.staff.alive}
         if self.script.in_stream:
             busy = {pid: {b: what for b, what in bodies.items() if what is What.STREAM} for pid, bodies in busy.items()}
+        elif self.answered < int(self.script.questions * CHARGING_SHARE):
+            most = self.script.in_hand
+            busy = {pid: b if charges(b) and len(b) > most else {} for pid, b in busy.items()}
         victim = max(self.staff.alive, key=lambda worker: len(busy[worker.pid]))
         return victim if busy[victim.pid] else None
 
@@ -233,17 +275,19 @@ class Scene:
         lost = in_flight(self.log.refresh(), victim.pid)
         streams = sum(what is What.STREAM for what in lost.values())
         speaking = f", {streams} of them in the middle of a model's stream" if streams else ""
-        self.screen.tell(f"kill -9 {victim.name}: {len(lost)} step bodies in flight{speaking}", style="bold red")
+        charging = f", {charges(lost)} of them a charge" if charges(lost) else ""
+        self.screen.tell(
+            f"kill -9 {victim.name}: {len(lost)} step bodies in flight{speaking}{charging}", style="bold red"
+        )
         self._hire("started in its place")
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    async def _judge(self, store: Store) -> Performance:
-        """Gather what both witnesses say, write the answers, and judge."""
+    async def _judge(self, store: Store, client: App) -> Performance:
+        """Gather what all witnesses say, write the answers, and judge."""
         script = self.script
         runs = await runs_of(store, script.name)
-        async with App("perdure-demo", store=script.store) as client:
-            results = await results_of(client, runs)
+        results = [await client.run_info(run_id(run.id)) for run in runs if run.state is RunState.COMPLETED]
         files = write_answers(script.folder / "answers", results)
         evidence = Evidence(
             asked=script.questions,
@@ -254,6 +298,11 @@ class Scene:
             kill=self.kill,
             cited={info.run_id: len(info.result["citations"]) for info in results},
             files=files,
+            accounts=Accounts(
+                tuple(self.billing.lines()),
+                tuple(await effects_of(client, runs)),
+                tuple(await approvals(client, script.name)),
+            ),
         )
         return Performance(evidence, judge(evidence), results)
 
@@ -267,9 +316,13 @@ class Performance:
     results: list[RunInfo]
 
 
-async def results_of(client: App, runs: list[Run]) -> list[RunInfo]:
-    """The completed runs with what they returned."""
-    from perdure.demo.agents import research
+def charges(bodies: dict[Body, What]) -> int:
+    """How many of these are charges."""
+    return sum(CHARGE in key for _, _, key in bodies)
 
-    client.agent(research.fn)
-    return [await client.run_info(run_id(run.id)) for run in runs if run.state is RunState.COMPLETED]
+
+async def effects_of(client: App, runs: list[Run]) -> list[EffectInfo]:
+    """All that the runs did to the outside world, each with its audit."""
+    return [
+        await client.effect_info(effect.id) for run in runs for effect in await client.effects(run_id=run_id(run.id))
+    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -70,6 +71,11 @@ class PlainScreen:
         at = f"{time.monotonic() - self.began:6.1f} s  "
         self.console.print(Text.assemble((at, "dim"), (text, style)), soft_wrap=True)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While this lasts, somebody else writes on the terminal."""
+        yield
+
     def show(self, progress: Progress) -> None:
         """The state of things; called often."""
         share = progress.answered / progress.asked
@@ -94,6 +100,12 @@ class LiveScreen(PlainScreen):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.live.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.live.stop()
+        yield
+        self.live.start()
 
     def show(self, progress: Progress) -> None:
         self.live.update(page(progress, time.monotonic() - self.began))

@@ -23,6 +23,9 @@ Body = tuple[str, int, str]
 class What(StrEnum):
     """The moments a body reports."""
 
+    ENTER = "enter"
+    """The agent itself was called, at first or again; its key is empty. A sign that the process has the run in hand."""
+
     BEGIN = "begin"
     END = "end"
     FAIL = "fail"
@@ -109,7 +112,7 @@ def in_flight(marks: list[Mark], pid: int) -> dict[Body, What]:
     """The bodies that a process has begun and not ended, each with the last thing it said."""
     running: dict[Body, What] = {}
     for mark in marks:
-        if mark.pid != pid:
+        if mark.pid != pid or mark.what is What.ENTER:
             continue
         if mark.what in (What.END, What.FAIL):
             running.pop(mark.body, None)
