@@ -10,6 +10,7 @@ import pytest
 
 import perdure
 from perdure import App, Retry, RunFailed
+from perdure.core.changes import EndRun
 from tests.runtime.paying import ledger, run, states
 from tests.runtime.world import SETTINGS, fresh_app, until
 
@@ -206,6 +207,71 @@ def test_a_worker_that_drains_hands_back_a_run_whose_undo_is_to_be_tried_again(
 
     asyncio.run(main())
     assert shop.log == ["book x", "unbook b-x x True"]
+
+
+def test_a_run_whose_cancellation_comes_while_its_end_is_on_its_way_undoes_what_it_has_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, shop = fresh_app(), Shop()
+    book, _, _ = shop.effects()
+
+    @app.agent
+    async def agent() -> str:
+        return str(await book("x"))
+
+    async def main() -> None:
+        store = (await app._client()).store
+        commit = store.commit
+
+        async def overtaken(worker: int, changes: Any) -> Any:
+            for change in changes:
+                if isinstance(change, EndRun) and change.outcome == "completed":
+                    await app.cancel(f"r{change.run}", reason="enough")
+            return await commit(worker, changes)
+
+        monkeypatch.setattr(type(store), "commit", lambda self, worker, changes: overtaken(worker, changes))
+        with pytest.raises(perdure.RunCancelled):
+            await (await app.start(agent)).result(timeout=20)
+        assert await states(app) == ["undone"]
+
+    run(app, main)
+    assert shop.log == ["book x", "unbook b-x x True"]
+
+
+def test_a_run_that_was_held_while_it_undid_something_undoes_it_before_it_ends_as_cancelled() -> None:
+    app = fresh_app()
+    undoing = asyncio.Event()
+    undone: list[str] = []
+
+    async def unbook(booking: str) -> None:
+        if not undoing.is_set():
+            undoing.set()
+            await asyncio.Event().wait()
+        undone.append(booking)
+
+    @perdure.effect(undo=unbook)
+    async def book(what: str) -> str:
+        return what
+
+    @app.agent
+    async def agent() -> None:
+        await book("x")
+        raise ValueError("no")
+
+    async def main() -> None:
+        handle = await app.start(agent)
+        await undoing.wait()
+        store = (await app._client()).store
+        [worker] = await store.workers()
+        await store.take_over([worker.id], recoveries_max=0)
+        assert (await handle.status()).state == "held"
+        await handle.cancel("enough")
+        with pytest.raises(perdure.RunEnded):
+            await handle.result(timeout=20)
+        assert await states(app) == ["undone"]
+
+    run(app, main)
+    assert undone == ["x"]
 
 
 def test_a_cancellation_while_effects_are_undone_breaks_nothing_off_and_the_run_ends_as_cancelled() -> None:

@@ -165,6 +165,25 @@ def test_with_retry_its_attempts_are_bounded_and_then_it_is_unknown() -> None:
     assert len(set(provider.calls)) == 1
 
 
+def test_what_a_person_has_found_out_is_taken_as_the_effect_s_result_when_the_run_is_sent_on() -> None:
+    app, provider = fresh_app(), Provider("lost after")
+    agent = charging(app, provider, on_unknown="fail")
+
+    async def main() -> None:
+        handle = await app.start(agent)
+        with pytest.raises(RunFailed, match="nobody knows"):
+            await handle.result(timeout=20)
+        [row] = await ledger(app)
+        await app.resolve_effect(f"e{row.id}", happened=True, result="receipt 1 for tea", by="ann", note="saw it")
+        await app.retry(handle.run_id)
+        assert await handle.result(timeout=20) == "receipt 1 for tea"
+        [row] = await ledger(app)
+        assert (row.state, row.attempt, row.by, row.note) == (EffectState.DONE, 1, "ann", "saw it")
+
+    run(app, main)
+    assert len(provider.calls) == 1
+
+
 def test_with_fail_the_agent_gets_outcome_unknown_and_the_ledger_keeps_it() -> None:
     app, provider = fresh_app(), Provider("lost after")
     charge = perdure.effect(provider.charge, name="charge", on_unknown="fail")
@@ -257,49 +276,6 @@ def test_each_unknown_try_is_its_own_question() -> None:
 
     run(app, main)
     assert len(provider.calls) == 3
-
-
-# -- taken over in flight ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", ["retry", "verify", "ask", "fail"])
-def test_an_effect_in_flight_when_its_worker_loses_the_run_is_unknown_to_the_next_one(policy: str) -> None:
-    app, provider = fresh_app(), Provider()
-    in_flight, go_on = asyncio.Event(), asyncio.Event()
-
-    async def charge(what: str) -> str:
-        if not in_flight.is_set():
-            in_flight.set()
-            await go_on.wait()
-        return await provider.charge(what)
-
-    how: dict[str, Any] = {"verify": provider.ask} if policy == "verify" else {"on_unknown": policy}
-    effect = perdure.effect(charge, name="charge", **how)
-
-    @app.agent
-    async def agent() -> str:
-        return str(await effect("tea"))
-
-    async def main() -> None:
-        async with working(app, lease_s=0.6):
-            handle = await app.start(agent)
-            await in_flight.wait()
-            client = await app._client()
-            [worker] = await client.store.workers()
-            await client.store.take_over([worker.id], recoveries_max=5)
-            async with app.worker(poll_s=0.05, lease_s=0.6):
-                if policy == "fail":
-                    with pytest.raises(RunFailed, match="died, or lost its lease, while it was in flight"):
-                        await handle.result(timeout=20)
-                elif policy == "ask":
-                    for question in (await asked(app, handle)).values():
-                        await app.resume(question, {"happened": False})
-                    assert await handle.result(timeout=20) == "receipt 1 for tea"
-                else:
-                    assert await handle.result(timeout=20) == "receipt 1 for tea"
-        assert len(provider.calls) == (0 if policy == "fail" else 1)
-
-    asyncio.run(main())
 
 
 # -- cancelled in flight ----------------------------------------------------------------------------------------------

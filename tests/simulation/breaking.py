@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from perdure.store.sqlite import transaction
 from perdure.testing.simulation import StoreKind
+from perdure.testing.simulation.orders import Theme
 
 Breaking = Callable[[], AbstractContextManager[Any]]
 
@@ -24,6 +25,8 @@ class Mutation:
     """A pattern that one of the violations matches."""
     breaking: Breaking
     store: StoreKind = "memory"
+    theme: Theme | None = None
+    """What the worlds have to be about in which it shows."""
 
     def __str__(self) -> str:
         return self.name

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from perdure.testing.simulation import simulate
 from tests.simulation.breaking import Mutation
 from tests.simulation.claim_mutations import CLAIMS
+from tests.simulation.effect_mutations import EFFECTS
 from tests.simulation.ownership_mutations import OWNERSHIP
 from tests.simulation.parking_mutations import PARKING
 from tests.simulation.runtime_mutations import RUNTIME
@@ -26,7 +27,7 @@ from tests.simulation.sqlite_mutations import SQLITE
 from tests.simulation.thread_mutations import THREADS
 from tests.simulation.waiting_mutations import WAITING
 
-MUTATIONS = (*RUNTIME, *PARKING, *OWNERSHIP, *CLAIMS, *THREADS, *WAITING, *SQLITE)
+MUTATIONS = (*RUNTIME, *PARKING, *OWNERSHIP, *CLAIMS, *THREADS, *WAITING, *EFFECTS, *SQLITE)
 
 SEEDS_MAX = 2_000
 
@@ -44,7 +45,7 @@ def caught(mutation: Mutation, seeds: Iterable[int] = range(SEEDS_MAX)) -> Caugh
     """The first seed that shows the mutation by the kind of violation that is expected of it; None if none does."""
     for seed in seeds:
         with mutation.breaking():
-            violations = simulate(seed, store=mutation.store).violations
+            violations = simulate(seed, store=mutation.store, theme=mutation.theme).violations
         for violation in violations:
             if re.search(mutation.expected, violation):
                 return Caught(seed, violation)

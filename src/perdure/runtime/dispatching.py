@@ -32,7 +32,7 @@ from perdure.core.verdicts import ANSWER_SCHEMA, DidNotHappen, GiveUp, Happened,
 from perdure.errors import NotSerializable, OutcomeUnknown, UsageError
 from perdure.runtime.callables import invoke, place_of
 from perdure.runtime.frames import StepFrame, frame, outside
-from perdure.runtime.stepping import pause, record_attempt, try_once
+from perdure.runtime.stepping import pause, record_attempt, settle, try_once
 from perdure.runtime.strays import see
 from perdure.telemetry import emit
 
@@ -95,12 +95,19 @@ class Dispatch:
         if row.state is EffectState.DONE:
             assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
             payload = await self.at.load(row.outcome)
-            return await self._done(payload, self._decoded(payload), note=row.note, by=row.by)
+            value = self._decoded(payload)
+            batch = self.at.append(
+                self.key, self.digest, self.attempt, payload, failed=False, started_at=self.started_at
+            )
+            await settle(self.at, self.effect, batch)
+            return (value,)
         if row.state not in (EffectState.INTENDED, EffectState.UNKNOWN, EffectState.ABSENT, EffectState.FAILED):
             self._hold(f"{effect_id(row.id)} ({self.key!r}) was undone, and the code wants its result; start a new run")
-        if self.unknown and (row.settled_at is None or row.settled_at < row.intended_at):
+        if self.unknown and (row.settled_at is None or row.settled_at <= row.intended_at):
             self.why = f"its worker {worker_id(row.worker)} died, or lost its lease, while it was in flight"
-            self.tries += 1
+            await self._outlive(row)
+            self.tries += 1  # once: whoever comes next, should this worker die as well, finds that it is counted
+            self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
             await self._count(self._error())
         elif self.unknown:
             self.why = row.note or self.why
@@ -121,7 +128,6 @@ class Dispatch:
         try:
             intended = await self._intend()
             if intended:
-                await at.trusted()
                 found = await self._try()
         finally:
             at.body_ended()
@@ -159,9 +165,7 @@ class Dispatch:
         at = self.at
         here = StepFrame(at, self.effect.settings.name, self.key, self.attempt, self.idempotency_key)
         with outside():
-            body = asyncio.get_running_loop().create_task(
-                try_once(self.effect, here, self.args, self.kwargs), name=f"effect {self.key}"
-            )
+            body = asyncio.get_running_loop().create_task(self._body(here), name=f"effect {self.key}")
         try:
             await seen_to_its_end(at, body)
             payload, value = body.result()
@@ -173,6 +177,11 @@ class Dispatch:
             return await self._failed(error)
         return await self._done(payload, value)
 
+    async def _body(self, here: StepFrame) -> tuple[bytes, Any]:
+        await self.at.trusted()
+        self.at.check()  # from here to the first line of the body is one breath
+        return await try_once(self.effect, here, self.args, self.kwargs)
+
     async def _done(self, payload: bytes, value: Any, *, note: str | None = None, by: str | None = None) -> Outcome:
         """It happened: its record."""
         outcome, blobs = spill(payload)
@@ -180,8 +189,7 @@ class Dispatch:
             self.key, self.digest, self.attempt, payload, failed=False, started_at=self.started_at
         )  # fmt: skip
         batch = self.at.submit(self._settled(EffectState.DONE, outcome, note=note, by=by, record=record, blobs=blobs))
-        if (self.effect.settings.durability or self.at.durability) == "sync":
-            await self.at.kept(batch)
+        await settle(self.at, self.effect, batch)
         return (value,)
 
     async def _failed(self, error: Exception) -> Outcome | RetryIn | None:
@@ -199,14 +207,14 @@ class Dispatch:
             self.why = f"{type(error).__name__}: {error}"
             again = backoff_s(self.effect.settings.retry, self.tries)
             self.pause_s = decision.delay_s if isinstance(decision, RetryIn) else again
-            await self._count(error, self.pause_s)
             self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
+            await self._count(error, self.pause_s)
             return None
         if isinstance(decision, Stop):
             await self._refused(error)
         assert isinstance(decision, RetryIn)
-        await self._count(error, decision.delay_s)
         self.at.submit(self._settled(EffectState.ABSENT, None, note=f"{type(error).__name__}: {error}"))
+        await self._count(error, decision.delay_s)
         return decision
 
     async def _refused(self, error: Exception) -> None:
@@ -251,15 +259,18 @@ class Dispatch:
             return await self._ask(why)
         return await self._give_up(why)
 
+    async def _outlive(self, row: Row) -> None:
+        """Where somebody is to be asked, wait until the lease of the worker that intended it is over: one that was
+        taken over early may dispatch it until then, and what is true before that does not stay true."""
+        at, plan = self.at, self.effect.plan
+        if plan.verify is not None or plan.on_unknown == "ask":
+            elapsed_us = int((at.host.clock.monotonic() - at.claimed_s) * 1_000_000)
+            left_us = row.lease_until - at.claimed.now - elapsed_us
+            await pause(at, self.key + "?", self.attempt, max(0, left_us) / 1_000_000)
+
     async def _verified(self) -> Happened | DidNotHappen | StillUnknown:
         """Ask the provider, and again while it cannot tell."""
         at = self.at
-        if (
-            self.row is not None and self.row.attempt == self.attempt
-        ):  # an early take-over: the worker may dispatch what it intended until its lease is over
-            elapsed_us = int((at.host.clock.monotonic() - at.claimed_s) * 1_000_000)
-            left_us = self.row.lease_until - at.claimed.now - elapsed_us
-            await pause(at, self.key + "?", self.attempt, max(0, left_us) / 1_000_000)
         verdict: Happened | DidNotHappen | StillUnknown = StillUnknown()
         for asked in range(1, VERIFY_ATTEMPTS + 1):
             await at.admit()
@@ -354,7 +365,7 @@ class Dispatch:
     # -- small things ---------------------------------------------------------------------------------------------
 
     async def _count(self, error: Exception, retry_in_s: float = 0.0) -> None:
-        """Have this try counted: it did not become the effect's record."""
+        """Have this try counted, in the commit that settles it: it did not become the effect's record."""
         recorded = encode_error(error_info(error, retry_in_s=retry_in_s))
         await record_attempt(self.at, self.key, self.tries, recorded, self.started_at)
 

@@ -389,6 +389,8 @@ class Execution:
         self.interruption = Cancelled(await self.host.waker.why_cancelled(self.claimed.run))
         change = self._write(ending)
         assert isinstance(change, EndRun)
+        if await self._has_to_undo(change):
+            return await self._begin_undo(change)
         return await self._durable(self.host.committer.submit(change), change, ending)
 
     async def _refused(self, why: str) -> Ending:

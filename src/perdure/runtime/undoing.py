@@ -98,7 +98,6 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
     at.in_flight += 1
     try:
         await at.kept(at.submit(_intent(at, row, attempt)))
-        await at.trusted()
         with outside():
             body = asyncio.get_running_loop().create_task(_body(at, row, attempt), name=f"undo {row.key}")
         await seen_to_its_end(at, body)
@@ -128,6 +127,8 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     result = effect.codec.decode(await load_payload(store, thread, row.outcome))
     args, kwargs = _fitting(undo, result, *arguments)
     here = StepFrame(at, f"undo:{row.name}", row.key, attempt, f"{row.idempotency_key}-undo")
+    await at.trusted()
+    at.check()  # from here to the first line of the undo is one breath
     token = frame.set(here)
     try:
         with at.host.deadlines.within(effect.settings.timeout_s):

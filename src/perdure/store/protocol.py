@@ -240,10 +240,10 @@ class Store(Protocol):
         nothing goes down from it; from any other it goes down also through runs that have ended. A run that nobody has
         begun (`attempt` 0) or that is held becomes `cancelled` at once, with `payload` (an encoded error) as its
         `ENDED` checkpoint, failed, under super-step `super_step + 1`; its waits are closed and its thread goes on as
-        after `EndRun`. But one that is held and has undoable effects that are `done` is sent on (`queued`, claimable
-        now, `strikes = 0`, its reason cleared) with `cancel` set and, as by `BeginUndo`, `cancelled` and `payload` as
-        its end: a worker undoes them. Of a run that has begun, `cancel` is set; one that is `waiting` is woken, and one
-        that is `queued` is claimable now. Sends hints.
+        after `EndRun`. But one that is held and has undoable effects that are `done` or `undoing` is sent on (`queued`,
+        claimable now, `strikes = 0`, its reason cleared) with `cancel` set and, as by `BeginUndo`, `cancelled` and
+        `payload` as its end: a worker undoes them. Of a run that has begun, `cancel` is set; one that is `waiting` is
+        woken, and one that is `queued` is claimable now. Sends hints.
         """
 
     async def answer(self, answer: NewAnswer) -> AnswerOutcome | None:

@@ -195,8 +195,8 @@ def resolve(tables: Tables, said: Resolution, blobs: Sequence[Blob], *, now: int
 
 
 def has_undoable(tables: Tables, run: int) -> bool:
-    """Whether the run has done what can be undone."""
-    return any(row.undoable and row.state is EffectState.DONE for row in _of_run(tables, run))
+    """Whether the run has done what can be undone, or was about to undo it when it was held."""
+    return any(row.undoable and row.state in (EffectState.DONE, EffectState.UNDOING) for row in _of_run(tables, run))
 
 
 def begin_again_to_undo(tables: Tables, run: int) -> bool:

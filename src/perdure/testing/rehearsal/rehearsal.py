@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
+from msgspec import structs
+
 from perdure.app import App
 from perdure.client.inbox import InterruptInfo
 from perdure.core.durations import seconds
@@ -364,8 +366,11 @@ class Rehearsal:
         self._database.loop.call_later(SPAWN_S, self._succeed, process, worker)
 
     def _succeed(self, process: Process, worker: int | None) -> None:
-        """Take over from a worker that died, and start another one in its place."""
+        """Take over from a worker that died, and start another one in its place. Its lease is over: nobody need wait
+        for what it might still dispatch."""
         if worker is not None:
+            workers = self._root._data.workers
+            workers[worker] = structs.replace(workers[worker], lease_until=self._database.now_us())
             self._database.loop.create_task(self._root.take_over([worker], recoveries_max=RECOVERIES_MAX))
         if process is self._worker:
             self._hire()

@@ -12,7 +12,6 @@ worker that takes it over in the middle of its cleaning up.
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -239,11 +238,9 @@ class ReplaySuperStep(SuperStep):
             fresh = Fresh(here.key, call_text(args, kwargs), answered=False, digest=digest)
             return await self._answer(fresh, step.settings.name, args, kwargs)
 
-        stand_in = copy.copy(step)
+        settings = replace(step.settings, retry=Retry(attempts=1), timeout_s=None, durability="async")
+        stand_in: Step[..., Any] = Step(body, settings, place="loop")  # of an effect, too: nothing is dispatched
         stand_in._codec = step.codec  # by the annotation of the real function
-        stand_in.fn = body
-        stand_in.place = "loop"
-        stand_in.settings = replace(step.settings, retry=Retry(attempts=1), timeout_s=None, durability="async")
         return stand_in
 
     async def _answer(self, fresh: Fresh, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from perdure.testing.simulation.orders import Theme
 from perdure.testing.simulation.report import Report
 from perdure.testing.simulation.simulation import simulate
 
@@ -24,9 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if not options.log:
         logging.disable(logging.CRITICAL)
+    theme = None if options.about is None else Theme(options.about)
     if options.seed is not None:
-        return _one(options.seed, options.store, story=options.story)
-    return _many(range(options.first, options.first + options.seeds), options.store)
+        return _one(options.seed, options.store, theme, story=options.story)
+    return _many(range(options.first, options.first + options.seeds), options.store, theme)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,13 +40,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--store", choices=("memory", "sqlite"), default="memory", help="the store underneath")
+    parser.add_argument("--about", choices=[*Theme], help="what all of the worlds are about (else each draws it)")
     parser.add_argument("--story", action="store_true", help="with --seed: tell all that happened, in order")
     parser.add_argument("--log", action="store_true", help="show the runtime's own log")
     return parser
 
 
-def _one(seed: int, store: str, *, story: bool) -> int:
-    report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
+def _one(seed: int, store: str, theme: Theme | None, *, story: bool) -> int:
+    report = simulate(seed, store="sqlite" if store == "sqlite" else "memory", theme=theme)
     if story:
         print("\n".join(report.story))
     print(report)
@@ -55,14 +58,14 @@ def _one(seed: int, store: str, *, story: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _many(seeds: range, store: str) -> int:
+def _many(seeds: range, store: str, theme: Theme | None) -> int:
     began = told = time.monotonic()
     bad: list[Report] = []
     faults: list[Counter[str]] = []
     events: list[Counter[str]] = []
     runs = bodies = repeated = done = 0
     for seed in seeds:
-        report = simulate(seed, store="sqlite" if store == "sqlite" else "memory")
+        report = simulate(seed, store="sqlite" if store == "sqlite" else "memory", theme=theme)
         done += 1
         faults.append(report.faults)
         events.append(report.events)

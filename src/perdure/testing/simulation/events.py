@@ -51,4 +51,6 @@ def total(events: Counter[str], annals: Annals, look: Look) -> Counter[str]:
     events["dead letter"] = len(look.dead)
     events["fork"] = len(annals.forks)
     events["state taken back"] = sum(super_step == 0 for _, super_step in annals.boundaries)
+    events += Counter(f"effect {row.state}" for row in look.effects.values())
+    events["effect resolved by a person"] = sum(row.by is not None for row in look.effects.values())
     return +events

@@ -50,7 +50,7 @@ class Eyes:
         changes: tuple[Change, ...] = tuple(request.args[1]) if verb == "commit" else ()
         now = Look(
             before.runs, before.workers, before.threads, before.logs, before.tries, before.waits, before.interrupts,
-            before.mail, before.dead, before.effects,
+            before.mail, before.dead, before.effects, before.audits,
         )  # fmt: skip
         touched: list[int] = []
         if verb in ON_WORKERS:
@@ -114,7 +114,10 @@ class Eyes:
         self._effects = self._effects or any(isinstance(change, IntendEffect) for change in changes)
         if self._effects:
             rows = await self.store.effects(EffectFilter(limit=LIST_ROWS_MAX))
-            now.effects = {row.id: row for row in rows}
+            known, now.effects, now.audits = now.effects, {row.id: row for row in rows}, dict(now.audits)
+            for row in rows:
+                if row.id not in known or known[row.id].rev != row.rev:
+                    now.audits[row.id] = tuple(await self.store.effect_events(row.id))
 
     async def _blobs(self, now: Look, changes: tuple[Change, ...]) -> None:
         for change in changes:

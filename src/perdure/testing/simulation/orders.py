@@ -19,6 +19,7 @@ IF_ASKING: Final = (
 QUEUES: Final = ("default", "default", "side")
 OFTEN: Final = frozenset({"booking", "hurried", "diary"})
 """Agents that much may happen to."""
+EFFECTS_EVERY: Final = 5
 DEADLINES_S: Final = (None,) * 6 + (0.5, 2.0, 6.0)
 
 
@@ -28,6 +29,7 @@ class Theme(StrEnum):
     WORK = "work"
     WAITING = "waiting"
     BOTH = "both"
+    EFFECTS = "effects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,10 @@ class Order:
         return f"order {self.number}"
 
 
-def draw_theme(chance: random.Random) -> Theme:
-    """What this world is about."""
-    return chance.choices((Theme.WORK, Theme.WAITING, Theme.BOTH), (4, 4, 2))[0]
+def draw_theme(chance: random.Random, seed: int) -> Theme:
+    """What this world is about: every fifth seed's, effects."""
+    drawn = chance.choices((Theme.WORK, Theme.WAITING, Theme.BOTH), (4, 4, 2))[0]
+    return drawn if seed % EFFECTS_EVERY else Theme.EFFECTS
 
 
 def draw_orders(chance: random.Random, poison: float, theme: Theme) -> list[Order]:
@@ -84,7 +87,12 @@ def draw_orders(chance: random.Random, poison: float, theme: Theme) -> list[Orde
 
 def _roles(theme: Theme) -> list[Role]:
     """The agents of a world, without those that kill."""
-    some = {Theme.WORK: playbook.WORKING, Theme.WAITING: playbook.WAITING, Theme.BOTH: playbook.ROLES}[theme]
+    some = {
+        Theme.WORK: playbook.WORKING,
+        Theme.WAITING: playbook.WAITING,
+        Theme.BOTH: playbook.WORKING | playbook.WAITING,
+        Theme.EFFECTS: playbook.ACTING,
+    }[theme]
     roles = [role for role in some.values() if role is not playbook.POISON and role.agent.name != "held"]
     return roles + [role for role in roles if role.agent.name in OFTEN]
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app import App
+from perdure.core.changes import IntendEffect
 from perdure.core.limits import COMMIT_ROWS_MAX, SUPER_STEPS_AHEAD_MAX
 from perdure.core.records import HeldReason, RunState, run_id
 from perdure.errors import (
@@ -33,11 +34,12 @@ from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.testing.simulation import playbook
+from perdure.testing.simulation.auditor import Auditor
 from perdure.testing.simulation.orders import Order, Theme
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.public import Public, app_of
 from perdure.testing.simulation.readiness import POLL_S
-from perdure.testing.simulation.wire import Database
+from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.witness import Witness
 from perdure.testing.simulation.world import Process
 
@@ -52,6 +54,9 @@ AHEAD_OF: Final = (1, 1, 2, SUPER_STEPS_AHEAD_MAX)
 SPAWN_S: Final = (0.05, 3.0)
 """After how long somebody starts a new process for one that has ended."""
 BODY_S: Final = 0.05
+UNSEEN_S: Final = (0.9, 2.1)
+UNSEEN: Final = (0.0, 0.3, 0.7)
+"""How often a worker that lives is stopped and not seen for so long, in three kinds of world."""
 AGAIN: Final = 0.05
 """How often, at each look, an operator sends on a run that was cancelled."""
 ENDS_TOLD: Final = (RunState.COMPLETED, RunState.CANCELLED)
@@ -77,8 +82,10 @@ class People:
     witness: Witness
     orders: list[Order]
     theme: Theme
+    auditor: Auditor
     workers: list[Process] = field(default_factory=list)
     """The worker processes that live."""
+    unseen: float = 0.0
     _spawned: int = 0
 
     def settle(self) -> None:
@@ -89,6 +96,8 @@ class People:
         for _ in range(chance.choice((1, 2, 2, 3, 4))):
             queues = chance.choice((("default",), QUEUES, QUEUES))
             posts.append(Settings(chance.choice(DEPLOYMENTS), chance.choice((1, 2, 5, 20)), queues))
+            if self.theme is Theme.EFFECTS:  # whoever is taken over has somebody who goes on at once
+                posts[-1] = Settings(DEPLOYMENTS[0], 20, QUEUES)
             self._spawn_worker(posts[-1])
         # Whoever is pinned to a deployment finds a worker of it that serves its queue, if not at once.
         for deployment in DEPLOYMENTS:
@@ -98,6 +107,9 @@ class People:
         for number, half in enumerate(half for half in halves if half):
             self._spawn_client(number, half)
         Public(self.world, self.database, self.witness, self.theme).settle()
+        if self.theme is Theme.EFFECTS:
+            self.unseen = self.world.provider.chance.choice(UNSEEN)
+            self.database.overheard = functools.partial(self._overhear, self.database.overheard)
         operator = self.world.process("operator")
         operator.mortal = False
         operator.start(self._operate(operator))
@@ -127,6 +139,27 @@ class People:
         process.at_end.append(lambda: None if process.served else self._spawn_later(self._spawn_client, number, orders))
         process.start(self._order(process, orders))
 
+    def _overhear(self, known: Callable[[Request], None], request: Request) -> None:
+        """Some worker with effects is not seen any more, and soon taken over. Where it puts an intent on disk, it stops
+        before it hears of that; when it goes on, its lease has not run out: it does what it intended."""
+        known(request)
+        changes = request.args[1] if request.verb == "commit" else ()
+        policies = {each.policy for each in changes if isinstance(each, IntendEffect)}
+        chance, calm = self.world.provider.chance, self.witness.readiness.calm_since is not None
+        if not policies or calm or chance.random() >= self.unseen:
+            return
+        worker, process, loop = request.args[0], request.caller.process, self.database.loop
+        if worker not in self.database.unseen:
+            self.database.unseen = {worker}
+        elif policies != {"retry"}:
+            self.database.faults["worker stopped out of sight"] += 1
+            loop.call_soon(process.pause)
+            loop.call_later(chance.uniform(*UNSEEN_S), self._is_back, process)
+
+    def _is_back(self, process: Process) -> None:
+        self.database.unseen = set()
+        process.resume()
+
     # -- what they do ----------------------------------------------------------------------------------------
 
     async def _work(self, process: Process, settings: Settings) -> None:
@@ -148,6 +181,8 @@ class People:
         """A body begins: nature has a word in it."""
         self.witness.body(process, at)
         try:
+            if at.effect_key is not None:  # nature has it in the provider's hands: what begins late may be sent late
+                return await body()
             return await self._body(process, at, step.settings.name, body)
         finally:
             self.witness.body_over(at)
@@ -225,6 +260,8 @@ class People:
                 continue
 
     async def _look_after(self, app: App) -> None:
+        if self.theme is Theme.EFFECTS:
+            await self.auditor.look_after(app)
         for held in await app.runs(state="held"):
             self.witness.note(f"operator: releases {held.run_id}, held as {held.held_reason}")
             if held.held_reason == HeldReason.POISON:

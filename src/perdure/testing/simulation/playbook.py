@@ -9,6 +9,7 @@ import perdure
 from perdure import Again, Retry
 from perdure.runtime.frames import agent_frame
 from perdure.testing.simulation.askers import ASKERS
+from perdure.testing.simulation.buyers import BUYERS
 from perdure.testing.simulation.correspondents import CORRESPONDENTS
 from perdure.testing.simulation.families import FAMILIES
 from perdure.testing.simulation.played import world_here
@@ -207,7 +208,9 @@ WORKING: Final[dict[str, Role]] = {
 
 WAITING: Final[dict[str, Role]] = {role.agent.name: role for role in (*SLEEPERS, *ASKERS, *CORRESPONDENTS, *FAMILIES)}
 
-ROLES: Final = WORKING | WAITING
+ACTING: Final[dict[str, Role]] = {role.agent.name: role for role in BUYERS}
+
+ROLES: Final = WORKING | WAITING | ACTING
 
 _BOOKING: Final = WAITING["booking"]
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from perdure.testing.simulation.loop import VirtualLoop
+from perdure.testing.simulation.provider import Provider
 from perdure.testing.simulation.world import Process, World
 
 
@@ -18,6 +19,7 @@ class PlayedWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self.provider = Provider(self, seed)
         self._tokens = 0
         self._asked: Counter[str] = Counter()
         self._mended: set[str] = set()

@@ -85,7 +85,7 @@ class Public:
             self._spawn("bob", self._answers)
         if waiting and chance.random() < 0.3:
             self._spawn("pen friend", self._writes)
-        if chance.random() < (0.4 if waiting else 0.1):
+        if chance.random() < (0.4 if waiting else 0.1) or self.theme is Theme.EFFECTS:
             self._spawn("canceller", self._cancels)
             self.database.overheard = self._overhear
         if chance.random() < (0.3 if waiting else 0.1):
@@ -143,6 +143,9 @@ class Public:
 
     async def _answer(self, app: App, name: str, asked: InterruptInfo) -> None:
         chance = self.world.random
+        if asked.name.startswith("effect:"):
+            await self._tell(app, name, asked)
+            return
         answer = chance.choice(("yes", f"{name} says {self.world.next_token()}"))
         for _ in range(chance.choice((1, 1, 2))):
             where = asked.thread_id if chance.random() < 0.2 else asked.id
@@ -154,6 +157,20 @@ class Public:
                 return
             else:
                 self.witness.answered(int(told.id[1:]), answer)
+
+    async def _tell(self, app: App, name: str, asked: InterruptInfo) -> None:
+        """Say of an effect what is true; as long as the provider is at it, nobody knows."""
+        provider = self.world.provider
+        answer = provider.answer(asked.payload["idempotency_key"])
+        if answer is None:
+            return
+        try:
+            if answer["happened"] is not None and provider.chance.random() < 0.3:
+                await app.resolve_effect(asked.payload["effect"], by=name, **answer)
+            else:
+                await app.resume(asked.id, answer, by=name)
+        except (AlreadyAnswered, InterruptClosed, Conflict, NotFound):
+            return
 
     async def _writes(self, app: App, name: str) -> None:
         """Write to those who read. Whoever was not told that a message has arrived goes on under another name: it may

@@ -18,6 +18,8 @@ class Report:
     seed: int
     store: StoreKind
     weather: Weather
+    theme: str
+    """What the world was about."""
     violations: tuple[str, ...]
     faults: Counter[str]
     events: Counter[str]
@@ -47,4 +49,5 @@ class Report:
     @property
     def command(self) -> str:
         """The line that repeats it."""
-        return f"python -m perdure.testing.simulation --seed {self.seed} --store {self.store} --story"
+        which = f"--seed {self.seed} --store {self.store} --about {self.theme}"
+        return f"python -m perdure.testing.simulation {which} --story"

@@ -21,17 +21,21 @@ from unittest.mock import patch
 from perdure.core import limits
 from perdure.core.records import run_id
 from perdure.errors import StoreUnavailable
+from perdure.runtime.effect import KNOWN
 from perdure.runtime.service import Backoff
+from perdure.runtime.step import Step
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.lane import InlineLane
-from perdure.testing.simulation import playbook
+from perdure.testing.simulation import buyers, playbook
 from perdure.testing.simulation.account import settle_accounts
+from perdure.testing.simulation.auditor import Auditor
 from perdure.testing.simulation.events import total
 from perdure.testing.simulation.eyes import Eyes
+from perdure.testing.simulation.ledger import left_over, settle_ledger
 from perdure.testing.simulation.nature import Nature
-from perdure.testing.simulation.orders import draw_orders, draw_theme
+from perdure.testing.simulation.orders import Theme, draw_orders, draw_theme
 from perdure.testing.simulation.people import LEASE_S, People
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.report import Report, StoreKind
@@ -48,11 +52,18 @@ CALM_S: Final = 180.0
 """Within so much time after it, everything must have ended. Backoffs and suspects, one at a time, take a while."""
 MAILBOXES: Final = (2, 4, limits.MAILBOX_MAX)
 """How many messages a mailbox holds."""
+_EXECUTED: Final[tuple[Step[..., Any], ...]] = (*STEPS, *buyers.EFFECTS)
+_TRIES: Final = {step.settings.name: step.settings.retry.attempts for step in _EXECUTED} | {
+    effect.settings.name: buyers.PEOPLE_SAY for effect in buyers.EFFECTS if effect.plan.policy == "ask"
+}
+"""How often each step, and each effect, may be tried."""
 FOLLOWS_S: Final = 2.0
 """How long a world in which a rule was broken goes on, for what follows."""
 
 
-def simulate(seed: int, *, store: StoreKind = "memory", weather: Weather | None = None) -> Report:
+def simulate(
+    seed: int, *, store: StoreKind = "memory", weather: Weather | None = None, theme: Theme | None = None
+) -> Report:
     """Live through one seed. Meanwhile the module `random` is seeded, and nothing is collected: what a collector ends,
     it ends at moments of its own."""
     state, collects = random.getstate(), gc.isenabled()
@@ -62,7 +73,7 @@ def simulate(seed: int, *, store: StoreKind = "memory", weather: Weather | None 
     mailbox_max = world.random.choice(MAILBOXES)
     try:
         with _root(store, world) as root, patch.object(limits, "MAILBOX_MAX", mailbox_max):
-            return Simulation(world, seed, store, root, weather or draw(world.random)).live()
+            return Simulation(world, seed, store, root, weather or draw(world.random), theme).live()
     finally:
         world.close()
         random.setstate(state)
@@ -95,21 +106,29 @@ def _overheard(bugs: list[str]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _code_about(theme: Theme) -> Iterator[None]:
+    """Meanwhile, the code of a world that is not about effects has none: its runs end without a look at them."""
+    with patch.dict(KNOWN, {}, clear=theme is not Theme.EFFECTS):
+        yield
+
+
 class Simulation:
     """One life of a world."""
 
     def __init__(
         self, world: PlayedWorld, seed: int, kind: StoreKind, make_root: Callable[[Callable[[], int]], Store],
-        weather: Weather,
+        weather: Weather, theme: Theme | None,
     ) -> None:  # fmt: skip
         self.world = world
         self.seed = seed
         self.kind = kind
         self.weather = weather
+        self.theme = theme
         self.database = Database(world, make_root(lambda: self.database.now_us()), weather=weather)
         self.witness = world.witness = self.database.witness = Witness(
             world, Eyes(self.database.root), LEASE_S, self.database.now_us,
-            steps={step.settings.name: step.settings.retry.attempts for step in STEPS}, roles=playbook.ROLES,
+            steps=_TRIES, roles=playbook.ROLES,
         )  # fmt: skip
 
         self.witness.readiness.raw = frozenset(name for name, role in playbook.ROLES.items() if role.raw)
@@ -118,17 +137,21 @@ class Simulation:
         """A whole life."""
         world, chance = self.world, self.world.random
         self._in_database(self.database.root.open())
-        theme = draw_theme(chance)
+        drawn = draw_theme(chance, self.seed)
+        theme = self.theme = self.theme or drawn
         self.orders = draw_orders(chance, self.weather.poison, theme)
         self.names = len({order.name for order in self.orders})
-        self.people = People(world, self.database, self.witness, self.orders, theme)
+        self.people = People(
+            world, self.database, self.witness, self.orders, theme, auditor=Auditor(world, self.witness)
+        )
+        world.provider.settle()
         self.people.settle()
         nature = Nature(
             world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S, next_due_us=self._next_due_us
         )
         bugs: list[str] = []
         try:
-            with _overheard(bugs):
+            with _overheard(bugs), _code_about(theme):
                 self._weather(nature, chance.uniform(*STORM_S))
         except Stuck as stuck:
             self.witness.blame(f"stuck: {stuck}")
@@ -143,12 +166,14 @@ class Simulation:
         world = self.world
         world.run(self._is_lost, deadline_s=storm_s)
         nature.calm_down()
+        world.provider.calm_down()
         self.witness.readiness.calm_since = world.now
         ended = world.run(lambda: self._is_lost() or self._all_is_done(), deadline_s=CALM_S)
         if not ended:
             self._blame_unfinished()
         elif not self.witness.violations:
             settle_accounts(self.witness, self.orders, self.weather)
+            settle_ledger(self.witness, world.provider)
 
     def _in_database(self, act: Any) -> None:
         task = self.database.loop.create_task(act)
@@ -173,6 +198,8 @@ class Simulation:
         look = self.witness.look
         if not all(is_over(look, run) for run in look.runs.values()):
             return False
+        if left_over(look):
+            return False
         return self.people.all_served() and not self.people.out_of_service()
 
     def _blame_unfinished(self) -> None:
@@ -185,6 +212,8 @@ class Simulation:
         for order in self.orders:
             if order.name not in self.witness.told:
                 self.witness.blame(f"no client was told of a run for {order.name}")
+        for row in left_over(self.witness.look):
+            self.witness.blame(f"effect e{row.id} of run r{row.run} is {row.state}, and nobody undoes it")
         for name in self.people.out_of_service():
             self.witness.blame(f"{name} lives and does not serve {CALM_S:g} s after the storm")
         if not self.witness.violations:
@@ -202,8 +231,10 @@ class Simulation:
     def _report(self) -> Report:
         witness, database = self.witness, self.database
         return Report(
-            seed=self.seed, store=self.kind, weather=self.weather, violations=tuple(witness.violations),
-            faults=database.faults, events=total(witness.events, witness.annals, witness.look),
+            seed=self.seed, store=self.kind, weather=self.weather, theme=str(self.theme),
+            violations=tuple(witness.violations),
+            faults=database.faults,
+            events=total(witness.events + self.world.provider.events, witness.annals, witness.look),
             runs=len(witness.look.runs), bodies=witness.bodies_all, repeated=witness.repeated,
             requests=database.requests, turns=self.world.turns, seconds=self.world.now, story=tuple(witness.history),
             digest=zlib.crc32("\n".join(witness.history).encode()),

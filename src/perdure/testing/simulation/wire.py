@@ -109,6 +109,8 @@ class Database:
     """An outage: whatever arrives is refused."""
     silent: bool = False
     """No hint comes through."""
+    unseen: set[int] = field(default_factory=set)
+    """Workers whose sign of life is gone although they live: their connections broke, and they do not know yet."""
     ahead_us: int = 0
     """By how much its clock is off."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -312,7 +314,8 @@ class RemoteStore:
             raise StoreUnavailable("this connection is closed")
         if request.verb == "attend" and self.process.hidden:
             return False
-        return await getattr(self._real, request.verb)(*request.args, **request.kwargs)
+        answer = await getattr(self._real, request.verb)(*request.args, **request.kwargs)
+        return sorted({*answer, *self.database.unseen}) if request.verb == "silent_workers" else answer
 
     # -- the end ---------------------------------------------------------------------------------------------
 

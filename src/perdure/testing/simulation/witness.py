@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from perdure.core.changes import RequeueRun
 from perdure.core.codec import codec_for
+from perdure.core.effects import EffectState
 from perdure.core.leases import trust_until
 from perdure.core.records import Run, RunState, run_id
 from perdure.core.states import TERMINAL
@@ -29,6 +30,7 @@ from perdure.testing.simulation.rules.cancellations import of_cancel, of_cancell
 from perdure.testing.simulation.rules.claims import of_claim
 from perdure.testing.simulation.rules.closings import of_closings
 from perdure.testing.simulation.rules.commits import of_commit
+from perdure.testing.simulation.rules.dispatches import of_dispatch, of_undo
 from perdure.testing.simulation.rules.effects import of_effects
 from perdure.testing.simulation.rules.forks import of_fork
 from perdure.testing.simulation.rules.logs import of_logs
@@ -135,7 +137,7 @@ class Witness:
         yield from of_waits(write)
         yield from of_wakes(write)
         yield from of_questions(write)
-        yield from of_effects(write)
+        yield from of_effects(write, annals)
         yield from of_cancelled_runs(write)
         yield from of_commit(write, annals)
         yield from of_closings(write, annals, lambda agent: self.roles[agent].withdraws)
@@ -159,6 +161,7 @@ class Witness:
             self._remember_run(id, write)
         self.annals.boundaries += [(run, 0) for run in self.annals.taken_back]
         self.annals.taken_back.clear()
+        self._remember_effects(write)
         if not write.done:
             return
         match write.verb:
@@ -200,6 +203,15 @@ class Witness:
             if row.error is None:
                 self.intents.add((id, row.fence, *at))
 
+    def _remember_effects(self, write: Write) -> None:
+        """Of whom a person has said that it did not happen may be tried once more."""
+        for id, events in write.now.audits.items():
+            new = events[len(write.before.audits.get(id, ())) :]
+            row = write.now.effects[id]
+            self.bodies[row.run, row.super_step, row.key] -= sum(
+                event.state is EffectState.ABSENT and event.by is not None for event in new
+            )
+
     def _forget_tries(self, run: int) -> None:
         for key in [key for key in self.bodies if key[0] == run]:
             del self.bodies[key]
@@ -219,7 +231,7 @@ class Witness:
         self.readiness.busy_at[claimed.run] = self.world.now
         if step.ending is not None:
             self.blame(f"{where}, began after its super-step had ended: {step.ending}")
-        if "gate" in vars(step) and step.gate.shut:
+        if "gate" in vars(step) and step.gate.shut and at.effect_key is None:  # its intent may be on disk by then
             self.blame(f"{where}, began though its run is about to be interrupted")
         record = self.look.logs.get(claimed.run, {}).get((number, at.key))
         if record is not None and record.fence <= claimed.fence:
@@ -237,12 +249,37 @@ class Witness:
         if (max(first, number - self.world.ahead_max), "") not in log:
             self.blame(f"{where}, began more than {self.world.ahead_max} super-steps ahead of the disk")
         recovered = claimed.recoveries > 0 and number <= claimed.super_step + self.world.ahead_max
-        if (at.attempt > 1 or recovered) and this not in self.intents:
+        if at.effect_key is not None:
+            row = self.look.effect_at(claimed.run, number, at.key)
+            for what in of_dispatch(self.annals, row, claimed.fence, at.attempt):
+                self.blame(f"{where}, {what}")
+        elif (at.attempt > 1 or recovered) and this not in self.intents:
             self.blame(f"{where}, began without its intent on disk")
+        self._trusts(host, where)
+        self._count(at, where)
+
+    def undo(self, at: StepFrame) -> None:
+        """The undo of an effect is about to begin."""
+        claimed, host = at.super_step.claimed, at.super_step.host
+        assert isinstance(host, Tenure) and at.effect_key is not None
+        where = (
+            f"the undo of {at.key!r} of run r{claimed.run}, try {at.attempt}, fence {claimed.fence}, on w{host.worker}"
+        )
+        self.note(f"begins {where}")
+        self.events["undo begun"] += 1
+        if at.super_step.ending is not None:
+            self.blame(f"{where}, began after its super-step had ended: {at.super_step.ending}")
+        key = at.effect_key.removesuffix("-undo")
+        row = next((each for each in self.look.effects.values() if each.idempotency_key == key), None)
+        for what in of_undo(self.look, self.annals, row, claimed.fence, at.attempt):
+            self.blame(f"{where}, {what}")
+        self._trusts(host, where)
+
+    def _trusts(self, host: Tenure, where: str) -> None:
+        """A body begins only while its worker believes in its lease."""
         asked_at = self.asked_at.get(host.worker, 0.0)
         if self.world.now > trust_until(asked_at, self.lease_s) + HEARS_S:
             self.blame(f"{where}, began {self.world.now - asked_at:.3f} s after the last renewal")
-        self._count(at, where)
 
     def body_over(self, at: StepFrame) -> None:
         """A body has returned, or raised."""

@@ -77,7 +77,7 @@ begin
   from perdure.runs r
   where r.id = any (p_runs);
   if v_held is not null then
-    v_held := perdure.with_undoable(v_held, array['done']);
+    v_held := perdure.with_undoable(v_held, array['done', 'undoing']);
     v_over := nullif(array(select o.run from unnest(v_over) as o (run) where o.run <> all (v_held)), '{}');
   end if;
   if v_begun <> '{}' then

@@ -21,7 +21,7 @@ from (
     r.attempt = 0 or r.state = 'held' and not exists (
       select 1
       from perdure.effects e
-      where e.run = r.id and e.state = 'done' and e.undoable
+      where e.run = r.id and e.state in ('done', 'undoing') and e.undoable
     ) as at_once,
     r.state
   from tree

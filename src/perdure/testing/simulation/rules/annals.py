@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from perdure.core.changes import Change
+from perdure.core.effects import EffectState
 from perdure.core.records import Message, Run
 
 Keys = dict[str, tuple[int, bytes]]
@@ -51,6 +52,9 @@ class Annals:
     """Runs that began as forks."""
     forked_with: dict[int, set[tuple[int, str]]] = field(default_factory=dict)
     """What was on record in these from their beginning."""
+
+    intended: set[tuple[int, int, EffectState, int]] = field(default_factory=set)
+    """Effect, fence, state and number of every try of an effect, or of its undo, that was put on disk ahead."""
 
     def run_ended(self, run: Run) -> None:
         """A run is terminal or held."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from perdure.core.changes import AppendCheckpoint, CloseWait, EndRun
+from perdure.core.changes import AppendCheckpoint, BeginUndo, CloseWait, EndRun
 from perdure.core.codec import codec_for
 from perdure.core.errors import decode_error
 from perdure.core.records import InterruptState, Run, RunState, Wait, WaitKind
@@ -22,6 +22,8 @@ Withdraws = Callable[[str], bool]
 def of_closings(write: Write, annals: Annals, withdraws: Withdraws) -> Iterator[str]:
     """What the records that this write has filed say."""
     for change in write.changes:
+        if isinstance(change, BeginUndo) and owns(write, change) and change.outcome is RunState.FAILED:
+            yield from _of_overdue(write, change)
         if isinstance(change, CloseWait) and owns(write, change):
             if change.record is None:
                 yield from _of_withdrawal(write, change, withdraws)
@@ -31,7 +33,7 @@ def of_closings(write: Write, annals: Annals, withdraws: Withdraws) -> Iterator[
             yield from _of_deadline(write, change)
 
 
-def owns(write: Write, change: CloseWait | EndRun | AppendCheckpoint) -> bool:
+def owns(write: Write, change: CloseWait | EndRun | BeginUndo | AppendCheckpoint) -> bool:
     """Whether the committer owned the run, so that the change counts."""
     was = write.before.runs.get(change.run)
     return was is not None and was.worker == write.args[0] and was.fence == change.fence
@@ -139,6 +141,8 @@ def _of_withdrawal(write: Write, change: CloseWait, withdraws: Withdraws) -> Ite
     """Nobody waits any more only where a branch was cancelled: by its own code, or with its run."""
     wait = write.before.waits.get(change.run, {}).get(change.key)
     run = write.before.runs[change.run]
+    if wait is not None and wait.kind is WaitKind.ANSWER and write.before.has_come(wait) and change.key.endswith("?"):
+        return  # an effect's question: its answer is in the record of the effect
     if wait is None or wait.kind is WaitKind.ROOM or withdraws(run.agent) or run.cancel is not None:
         return
     if not _is_overdue(run, write):
@@ -147,8 +151,12 @@ def _of_withdrawal(write: Write, change: CloseWait, withdraws: Withdraws) -> Ite
 
 def _of_deadline(write: Write, change: EndRun) -> Iterator[str]:
     run = write.now.runs[change.run]
-    if change.outcome is not RunState.FAILED or run.state is not RunState.FAILED:
-        return
+    if change.outcome is RunState.FAILED and run.state is RunState.FAILED and not run.undoing:
+        yield from _of_overdue(write, change)
+
+
+def _of_overdue(write: Write, change: EndRun | BeginUndo) -> Iterator[str]:
+    run = write.now.runs[change.run]
     if decode_error(change.payload).type.endswith(".DeadlineExceeded"):
         if not _is_overdue(run, write):
             yield f"run r{run.id} failed for its deadline {run.deadline_at}, at {write.now_us}"

@@ -4,12 +4,14 @@ writes it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from perdure.core.changes import IntendEffect, SettleEffect
-from perdure.core.effects import INTENDABLE, RESOLVED, SETTLED, UNDOABLE, Effect, EffectState
+from perdure.core.effects import INTENDABLE, RESOLVED, SETTLED, UNDOABLE, Effect, EffectEvent, EffectState
 from perdure.core.records import RunState
 from perdure.core.states import TERMINAL
+from perdure.testing.simulation.rules.annals import Annals
 from perdure.testing.simulation.rules.look import Write
 
 COMPENSATION: Final = frozenset({EffectState.UNDOING, EffectState.UNDONE, EffectState.UNDO_FAILED})
@@ -21,7 +23,7 @@ KEPT: Final = (
 """What of a row stays as it was when it was made."""
 
 
-def of_effects(write: Write) -> Iterator[str]:
+def of_effects(write: Write, annals: Annals) -> Iterator[str]:
     """What each row of the ledger may have become."""
     before, now = write.before.effects, write.now.effects
     for id in before.keys() - now.keys():
@@ -36,6 +38,13 @@ def of_effects(write: Write) -> Iterator[str]:
             yield from _of_reading(write, was, row)
     places = {(row.run, row.super_step, row.key) for row in now.values()}
     keys = {row.idempotency_key for row in now.values()}
+    for id, events in write.now.audits.items():
+        known = write.before.audits.get(id, ())
+        if known is not events:
+            yield from _of_audit(now[id], known, events)
+            annals.intended.update((id, event.fence, event.state, event.attempt) for event in events if event.fence)
+    for id in write.touched:
+        yield from _of_end(write, id)
     if len(places) < len(now) or len(keys) < len(now):
         yield "two effects have one place, or one key"
 
@@ -65,9 +74,44 @@ def _of_write(write: Write, was: Effect, row: Effect) -> Iterator[str]:
         yield from _of_owner(write, row)
 
 
+def _of_audit(row: Effect, known: tuple[EffectEvent, ...], events: tuple[EffectEvent, ...]) -> Iterator[str]:
+    """What is on record of the writes to a row, and the row: the same story."""
+    name = f"effect e{row.id} of run r{row.run}"
+    if [event.rev for event in events] != list(range(1, row.rev + 1)) or events[: len(known)] != known:
+        yield f"{name} was written {row.rev} times, and its audit has {[event.rev for event in events]}"
+        return
+    last = events[-1]
+    if row.state is not last.state and (row.state, last.state) != (EffectState.UNKNOWN, EffectState.INTENDED):
+        yield f"{name} is {row.state}, and its audit ends with {last.state}"
+    counted = row.undo_attempt if last.state in COMPENSATION else row.attempt
+    if last.attempt != counted and (counted or last.state is not EffectState.UNDO_FAILED):
+        yield f"{name} is at try {counted}, and its audit ends with {last.attempt}"
+    for before, event in pairwise(events):
+        said, again = ((each.state, each.attempt, each.fence) for each in (before, event))
+        if said == again and event.fence is not None:
+            yield f"{name}: {event.state} of try {event.attempt} was recorded twice under fence {event.fence}"
+
+
+def _of_end(write: Write, id: int) -> Iterator[str]:
+    """What a run leaves that has ended now: nothing that goes on, and, if it ended badly, nothing to be undone."""
+    was, run = write.before.runs.get(id), write.now.runs[id]
+    if run.state not in TERMINAL or was is None or was.state in TERMINAL:
+        return
+    for row in write.now.effects.values():
+        if row.run != id:
+            continue
+        left = row.undoable and row.state is EffectState.DONE and run.state is not RunState.COMPLETED
+        if left or row.state in (EffectState.INTENDED, EffectState.UNDOING):
+            yield f"run r{id} has ended as {run.state}, and its effect e{row.id} ({row.key!r}) is {row.state}"
+
+
 def _of_owner(write: Write, row: Effect) -> Iterator[str]:
     was = write.before.runs.get(row.run)
-    fences = {each.fence for each in _of_changes(write, row)}
+    changes = list(_of_changes(write, row))
+    if was is not None and was.cancel is not None:
+        if changes and all(isinstance(each, IntendEffect) and not each.cancelled for each in changes):
+            yield f"effect e{row.id} was intended though run r{row.run} is cancelled, and does not know it"
+    fences = {each.fence for each in changes}
     if was is None or was.worker != write.args[0] or was.fence not in fences:
         yield f"w{write.args[0]} wrote effect e{row.id} of run r{row.run}, and was not its owner"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.core import limits
 from perdure.core.changes import Change, RequeueRun
-from perdure.core.effects import UNDOABLE, Effect, EffectState
+from perdure.core.effects import UNDOABLE, Effect, EffectEvent, EffectState
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -51,6 +51,8 @@ class Look:
     dead: dict[int, Message] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)
     """The ledger, as it is read."""
+    audits: dict[int, tuple[EffectEvent, ...]] = field(default_factory=dict)
+    """By effect: what was written of it."""
     absent: dict[int, int] = field(default_factory=dict)
     """By run, how many of the blobs that this write's changes brought are not there."""
 
@@ -101,8 +103,13 @@ class Look:
         return [row for row in self.effects.values() if row.run == run and row.undoable and row.state in UNDOABLE]
 
     def has_undoable(self, run: int) -> bool:
-        """Whether a run has done what can be undone."""
-        return any(row.state is EffectState.DONE for row in self.left_to_undo(run))
+        """Whether a run has done what can be undone, or was about to undo it."""
+        return any(row.state is not EffectState.UNDO_FAILED for row in self.left_to_undo(run))
+
+    def effect_at(self, run: int, super_step: int, key: str) -> Effect | None:
+        """The effect that is called there."""
+        at = run, super_step, key
+        return next((row for row in self.effects.values() if (row.run, row.super_step, row.key) == at), None)
 
     def tree(self, run: int) -> list[int]:
         """A run and its descendants, without the detached ones and what is below them."""
