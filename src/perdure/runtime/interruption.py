@@ -46,16 +46,22 @@ class Overdue:
 Interruption = Cancelled | Overdue
 
 
+LOOKS: Final = 20
+"""How often the time of cleaning up is looked at: it is measured in as many parts."""
+
+
 class CleaningUp:
     """What code does after its interruption: for `clean_up_s` of a worker's time, and no longer. Then its super-step is
     closed, and ends as the interruption says.
 
-    What is parked meanwhile does not count, nor does a time in which nothing can be recorded. A worker that takes the
+    Time that is parked does not count (past a deadline nothing is parked, so all counts), nor does time in which
+    nothing can be recorded: a part of it counts if the lease is believed where that part ends. A worker that takes the
     run over, or takes it up again, gives it the whole time anew.
     """
 
     def __init__(self, at: SuperStep) -> None:
         self._at = at
+        self._left = LOOKS
         self._timer = self._begin()
 
     def end(self) -> None:
@@ -64,11 +70,13 @@ class CleaningUp:
 
     def _begin(self) -> asyncio.TimerHandle:
         # In a context of its own: that of the agent would hold on to it.
-        return asyncio.get_running_loop().call_later(self._at.host.clean_up_s, self._too_long, context=Context())
+        return asyncio.get_running_loop().call_later(self._at.host.clean_up_s / LOOKS, self._look, context=Context())
 
-    def _too_long(self) -> None:
+    def _look(self) -> None:
         at = self._at
-        if at.parking.under_way or not at.host.trust.holds:
+        if not at.parking.under_way and at.host.trust.holds:
+            self._left -= 1
+        if self._left > 0:
             self._timer = self._begin()
         else:
             limit = f"cleaning up did not end within {at.host.clean_up_s:g} s (clean_up_s of its worker)"

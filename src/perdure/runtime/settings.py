@@ -31,7 +31,8 @@ class WorkerSettings:
     grace_s: float = 30.0
     """What a draining worker gives its steps in flight before it hands their runs back all the same."""
     clean_up_s: float = CLEAN_UP_S
-    """What the code of a cancelled or overdue run has to clean up, parked time not counted."""
+    """What the code of a cancelled or overdue run has to clean up; parked time not counted, but an overdue run is not
+    parked."""
     recoveries_max: int = RECOVERIES_MAX
     stall_limit_s: float = STALL_LIMIT_S
 

@@ -63,6 +63,8 @@ class SuperStep(Log):
         super().__init__(host, claimed, number=number, after=after)
         self.claimed_s = claimed_s
         """When it was claimed, on the machine's monotonic clock."""
+        self.replayed_s: float | None = None
+        """When its code came to the first thing that has no record, on the same clock."""
         self.cleaning_up: CleaningUp | None = None
         """Its code has been told of an interruption, and does what it does all the same."""
         self.interruption: Interruption | None = None
@@ -138,10 +140,11 @@ class SuperStep(Log):
 
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
-        self._end(ending)
-        if isinstance(self.ending, Parked):
-            self.tasks.see()
-            self.waiting.unwind(self._unwind())
+        ends_here = self.ending is None
+        if isinstance(self._end(ending), Parked):
+            if ends_here:  # else its code is cleaning up by now, and may wait in it
+                self.tasks.see()
+                self.waiting.unwind(self._unwind())
         else:
             self.tasks.tell()
         self._wake()
@@ -240,6 +243,8 @@ class SuperStep(Log):
         """What comes before anything that has no record: all that has one, and an interruption, if there is one."""
         if self.journal or "turns" in self.__dict__:
             await self.turns.begin()
+        if self.replayed_s is None:
+            self.replayed_s = self.host.clock.monotonic()
 
     def record_value(
         self,
@@ -281,6 +286,15 @@ class SuperStep(Log):
         while not self.host.trust.holds:
             await self.host.trust.regained()
             self.check()
+
+    async def owned(self) -> None:
+        """Wait until this worker may act for the run, and see that the run is still its own: before it does something
+        to another run that no fence guards. (What somebody does in the moment between this and that is not seen.)"""
+        await self.admit()
+        if not await self.waiting.is_here():
+            self.close(Lost("another worker has claimed it"))
+        await self.trusted()
+        self.check()
 
     def hold_unreadable(self, key: str, error: Exception) -> NoReturn:
         """Hold the run: what is on record does not load as what the code declares."""
@@ -356,7 +370,7 @@ class SuperStep(Log):
             self.tasks.root.cancel(str(self.interruption))
 
     def is_overdue(self) -> bool:
-        """Whether its deadline has come: parked, it would be claimable at once, again and again."""
+        """Whether its deadline has come: parked, it would be claimable at once, again and again, so it is not."""
         claimed = self.claimed
         if claimed.deadline_at is None:
             return False
