@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.core.endings import Raised
 from perdure.errors import TimedOut
