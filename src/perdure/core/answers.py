@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 
-from perdure.core import models
+from perdure.core import formats, models
 from perdure.core.codec import UNDECLARED, codec_for
 from perdure.core.declared import annotation_name, decode_custom
 from perdure.core.digests import digest
@@ -47,11 +44,6 @@ _NAME_CHARS_MAX: Final = 128
 
 _SHOWN_CHARS_MAX: Final = 200
 """Of an answer, or of what was expected, in a message."""
-
-_FORMATS: Final[dict[str, type]] = {
-    "date-time": datetime, "date": date, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
-}  # fmt: skip
-"""Formats that an answer is held to by trying whether it can be read as that type, as the asking agent will."""
 
 _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are no schemas."""
@@ -132,6 +124,7 @@ def _schema_of_type(annotation: Any) -> dict[str, Any]:
         return inner
 
     schema = msgspec.json.schema(annotation, schema_hook=of_model)
+    formats.add_formats(schema, annotation)
     if definitions:
         schema["$defs"] = {**definitions, **schema.get("$defs", {})}
     return schema
@@ -455,18 +448,9 @@ def _formats() -> Any:
     from jsonschema import FormatChecker
 
     checker = FormatChecker(tuple(FormatChecker.checkers))
-    for name, kind in _FORMATS.items():
-        checker.checks(name, raises=ValueError)(_reads_as(kind))
+    for name, reads in formats.checks().items():
+        checker.checks(name, raises=ValueError)(reads)
     return checker
-
-
-def _reads_as(kind: type) -> Callable[[object], bool]:
-    def reads(text: object) -> bool:
-        if isinstance(text, str):
-            msgspec.convert(text, kind)
-        return True
-
-    return reads
 
 
 def _short(text: str) -> str:
