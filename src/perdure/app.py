@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from perdure.client import cancelling, effects, inbox, mail, requests, sending_on
+from perdure.client.commands import STORE_DEFAULT
 from perdure.client.connection import Client
 from perdure.client.effects import EffectInfo
 from perdure.client.grounds import grounds
@@ -23,6 +24,7 @@ from perdure.client.handles import RunHandle, ThreadHandle
 from perdure.client.inbox import InterruptInfo
 from perdure.client.mail import MessageInfo
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
+from perdure.client.unrecorded import warn_in_agents
 from perdure.core.records import Outcome, Run, RunState
 from perdure.core.retry import Retry
 from perdure.core.shown import shown
@@ -43,8 +45,6 @@ from perdure.store.protocol import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-STORE_DEFAULT = "sqlite:///perdure.db"
-
 
 class App:
     """A named set of agents on one store.
@@ -60,6 +60,7 @@ class App:
         self.agents: dict[str, Agent[..., Any]] = {}
         self.store_url = where if isinstance(where, str) else where.url
         self._store = open_url(where) if isinstance(where, str) else where
+        self._said: set[str] = set()
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Client]] = (
             weakref.WeakKeyDictionary()
         )
@@ -178,6 +179,7 @@ class App:
         "interrupt" it (cancel it, and go on from what it has saved) or "rollback" (and take that back). By default,
         enqueue; but a run with an open question is not to be passed over unsaid, so that is a `ThreadBusy` naming it.
         """
+        warn_in_agents("start", self._said)
         found = self.find_agent(agent)
         client = await self._client()
         request = await starting.start_request(
@@ -237,8 +239,9 @@ class App:
         return await self._info(await sending_on.retry(client, await self._run(client, run_id), undo=undo))
 
     async def release(self, run_id: str) -> RunInfo:
-        """Send a held run on."""
-        return await self._info(await sending_on.release(await self._client(), requests.run_number(run_id)))
+        """Send a held run on; `Conflict` for one that is not held."""
+        client = await self._client()
+        return await self._info(await sending_on.release(client, await self._run(client, run_id)))
 
     # -- questions and messages ------------------------------------------------------------------------------
 
@@ -290,6 +293,7 @@ class App:
         Raises `NotFound` for a thread that is not there, and `MailboxFull`; `on_full="block"` waits for room first, for
         `timeout` at most.
         """
+        warn_in_agents("send", self._said)
         return await mail.send(await self._client(), thread_id, message, on_full=on_full, timeout=timeout)
 
     async def dead_letters(

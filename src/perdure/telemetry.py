@@ -32,6 +32,7 @@ LEVELS: Final[dict[str, int]] = {
     "run.waits": logging.WARNING,
     "step.failed": logging.WARNING,
     "step.retried": logging.WARNING,
+    "answer.unreadable": logging.WARNING,
 }
 """What is worth a line at which level; every other event is DEBUG."""
 

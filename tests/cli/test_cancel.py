@@ -63,4 +63,4 @@ def test_what_is_no_run_is_an_error_with_its_remedy(at_store: Run) -> None:
     missing, wrong = at_store("cancel", "r99999"), at_store("cancel", "seven")
 
     assert missing.exit_code == Exit.NOT_FOUND and "perdure runs list" in missing.stderr
-    assert wrong.exit_code == Exit.USAGE and "looks like r12" in wrong.stderr
+    assert wrong.exit_code == Exit.USAGE and "look like r12" in wrong.stderr

@@ -126,6 +126,7 @@ def test_a_closed_question_says_what_came_of_it(at_store: Run, there: Asked) -> 
     assert "expired without an answer: its run is cancelled" in expired
     assert "withdrawn: the branch that asked was cancelled" in withdrawn
     assert "perdure resume" not in answered + expired + withdrawn
+    assert "\nexpires" not in answered + expired + withdrawn and "\nexpired  " in expired
 
 
 @pytest.mark.parametrize(("name", "code", "said"), [("i99999", 3, "interrupts list"), ("r1", 2, "i42")])

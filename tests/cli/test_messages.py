@@ -29,8 +29,9 @@ def test_a_mailbox_is_listed_in_the_order_in_which_it_will_be_received(at_store:
     assert (first["message"], first["type"], first["sender"], first["dead"]) == ("hello", "note", None, None)
     assert (second["message"], second["sender"]) == ({"from": "a run"}, there.order)
     assert [row["id"] for row in mailbox(at_store, "mail", "--after", str(first["seq"]))] == [second["id"]]
-    page = at_store("messages", "list", "mail", "--limit", "2").stdout
-    assert "outside" in page and '"hello"' in page and f"--after {second['seq']}" in page
+    page = at_store("messages", "list", "mail", "--limit", "1").stdout
+    assert "outside" in page and '"hello"' in page and f"more: --after {first['seq']}\n" in page
+    assert "--after" not in at_store("messages", "list", "mail", "--limit", "2").stdout
     assert at_store("messages", "list", "tea").stdout == "no messages wait on thread tea\n"
 
 

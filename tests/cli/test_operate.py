@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 
@@ -29,6 +31,23 @@ def test_only_a_run_that_stopped_can_be_sent_on(perdure: Run) -> None:
 
         assert (result.exit_code, result.stdout) == (4, "")
         assert result.stderr.startswith("error: ") and state in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "run", "said"),
+    [
+        ("release", "r6", "r6 is running; release is for runs that are held: this one is under way"),
+        ("release", "r7", "r7 is queued; release is for runs that are held: this one goes on by itself"),
+        ("release", "r2", "`perdure retry r2` sends this one on"),
+        ("retry", "r7", "r7 is queued; retry is for runs that are failed or cancelled: this one goes on by itself"),
+        ("retry", "r3", "`perdure release r3` sends this one on"),
+        ("retry", "r1", "this one has its result; start a new run"),
+    ],
+)
+def test_who_sends_on_what_has_not_stopped_is_told_what_to_do(perdure: Run, verb: str, run: str, said: str) -> None:
+    result = perdure(verb, run)
+
+    assert (result.exit_code, result.stdout) == (4, "") and said in result.stderr
 
 
 def test_migrating_is_safe_at_any_time_and_makes_a_store_where_there_is_none(perdure: Run, tmp_path: Path) -> None:

@@ -85,6 +85,26 @@ def test_a_closed_question_takes_no_answer(at_store: Run, there: Asked, name: st
     assert (result.exit_code, result.stdout) == (Exit.CONFLICT, "") and said in result.stderr
 
 
+def test_an_answer_to_a_run_that_will_be_cancelled_says_that_it_changes_nothing(at_store: Run, there: Asked) -> None:
+    at_store("cancel", there.order, "--reason", "too dear")
+
+    listed, shown = at_store("interrupts", "list"), at_store("interrupts", "show", there.approve)
+    result = at_store("resume", there.approve, '{"buy": true}')
+
+    assert "run to be" in listed.stdout and "whatever the answer is; why: too dear" in shown.stdout
+    assert question(at_store, there.approve)["run_cancel"] == "too dear"
+    assert result.exit_code == 0
+    assert "will end as cancelled all the same: that was asked for before (too dear)" in result.stdout
+
+
+def test_a_misspelt_field_is_refused_and_the_nearest_is_named(at_store: Run, there: Asked) -> None:
+    result = at_store("resume", there.approve, '{"buy": true, "limt": 3}')
+
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert "there is no field 'limt' (did you mean 'limit'?)" in result.stderr
+    assert question(at_store, there.approve)["state"] == "open"
+
+
 # -- what an answer may look like ------------------------------------------------------------------------------------
 
 

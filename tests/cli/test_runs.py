@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from perdure.runtime.info import RunInfo
+from perdure.store.sqlite.store import SQLiteStore
 from tests.cli.conftest import Run
 from tests.cli.world import LONG
 
@@ -97,7 +98,32 @@ def test_a_list_can_be_narrowed_and_paged(perdure: Run, arguments: tuple[str, ..
 
 
 def test_a_full_page_says_how_to_go_on(perdure: Run) -> None:
-    assert "--after r6" in perdure("runs", "list", "--limit", "2").stdout
+    assert "more: --after r6\n" in perdure("runs", "list", "--limit", "2").stdout
+
+
+def test_a_full_last_page_does_not_say_that_there_is_more(perdure: Run) -> None:
+    threads = len(json.loads(perdure("threads", "list", "--json").stdout))
+
+    runs, last = perdure("runs", "list", "--limit", "7"), perdure("runs", "list", "--limit", "3", "--after", "r4")
+
+    assert "r1 " in runs.stdout and "--after" not in runs.stdout + last.stdout
+    assert "--after" not in perdure("threads", "list", "--limit", str(threads)).stdout
+    assert "more: --after stuck\n" in perdure("threads", "list", "--limit", str(threads - 1)).stdout
+
+
+def test_a_worker_without_a_sign_of_life_is_not_called_alive(perdure: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(store: SQLiteStore) -> list[int]:
+        return [11]
+
+    monkeypatch.setattr(SQLiteStore, "silent_workers", silent)
+
+    shown, workers = perdure("runs", "show", "r6"), perdure("workers", "list")
+    doctor = perdure("doctor")
+
+    assert "no sign of life; its lease ends in" in shown.stdout and "pid 4011 on box  alive" not in shown.stdout
+    assert "no sign of life" in workers.stdout and "alive" not in workers.stdout
+    assert doctor.exit_code == 1 and "1 worker without a sign of life (w11), with 1 run in hand" in doctor.stdout
+    assert json.loads(perdure("runs", "show", "r6", "--json").stdout)["workers"][0]["silent"] is True
 
 
 def test_a_timeline_tells_the_whole_story(perdure: Run) -> None:
@@ -140,7 +166,7 @@ def test_a_failed_run_shows_why_and_the_command_that_tries_again(perdure: Run) -
         ),
         ("r4", "waits for run r3, which is held (diverged)", "perdure runs show r3"),
         ("r5", "waits for its time: not due for 1 d 12 h", ""),
-        ("r6", "running on w11; nothing new for", ""),
+        ("r6", "running on w11; ", ""),
         ("r7", "waits for", ""),
     ],
 )

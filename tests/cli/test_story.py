@@ -221,7 +221,7 @@ def test_a_fork_may_take_over_what_was_recorded_before_a_key(run: Run) -> None:
         ("t", "--key", "nothing"): (Exit.NOT_FOUND, "has no record under 'nothing'"),
         ("t", "--super-step", "7"): (Exit.NOT_FOUND, "has no super-step 7"),
         ("t", "--run", "r99"): (Exit.NOT_FOUND, "perdure runs list"),
-        ("t", "--run", "x"): (Exit.USAGE, "looks like r12"),
+        ("t", "--run", "x"): (Exit.USAGE, "look like r12"),
         ("nobody",): (Exit.NOT_FOUND, "perdure threads list"),
         ("t", "--thread-id", "t"): (Exit.CONFLICT, "exists already"),
         ("t", "--state", "{}"): (Exit.USAGE, "--app MODULE:APP"),
@@ -239,6 +239,13 @@ def test_a_fork_may_take_over_what_was_recorded_before_a_key(run: Run) -> None:
 
 
 # -- starts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deadline", ["1h", "2h", "2020-01-01T09:00+01:00"])
+def test_a_run_that_may_not_begin_before_its_deadline_is_refused(run: Run, deadline: str) -> None:
+    result = run("start", "team_app:app", "tidy", "--delay", "2h", "--deadline", deadline)
+
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "") and "before --delay 2h is over" in result.stderr
 
 
 def test_a_deadline_is_so_long_from_now_or_a_time(run: Run) -> None:

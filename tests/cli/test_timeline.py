@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from perdure.cli.awaiting import Around
+from perdure.cli.reading import RunLog
 from perdure.cli.timeline import Forked, Handover, Parked, Try, timeline
+from perdure.cli.timeline_words import span
 from perdure.cli.verbs import Verb, name_of, try_before, verb_of
 from perdure.core.records import Checkpoint, Interrupt, Kind, RunState
 from tests.cli.rows import NOW, SECOND, attempt, question, run, step, wait
@@ -183,7 +186,35 @@ def test_what_a_fork_has_taken_over_stands_first_and_moves_no_fence() -> None:
 
     lines = timeline(run(started_at=NOW), [*taken, own], []).super_steps[0].lines
 
-    assert lines == (*taken, Forked(2), own)
+    assert lines == (*taken, Forked(2, 1), own)
+
+
+def test_a_fork_by_the_worker_that_made_the_records_shows_where_clocks_are_one() -> None:
+    just_now = NOW - SECOND
+    taken = step("a", started_at=just_now, ended_at=just_now)
+    own = step("b", seq=1, started_at=NOW + 1, ended_at=NOW + 2)
+    forked = run(created_at=NOW, started_at=NOW, attempt=1, fence=1, state=RunState.RUNNING, worker=5)
+
+    assert timeline(forked, [taken, own], [], clocks_us=0).super_steps[0].lines == (taken, Forked(1, 1), own)
+
+
+def test_a_fork_that_has_taken_over_nothing_shows_by_the_super_steps_that_it_does_not_have() -> None:
+    log = [step("", kind=Kind.BOUNDARY, super_step=3), step("a", super_step=3), step("b", super_step=4)]
+
+    third, fourth = timeline(run(), log, []).super_steps
+
+    assert third.lines == (Forked(0, 3), log[1]) and fourth.lines == (log[2],)
+
+
+def test_waits_that_came_together_show_no_time_of_their_own_but_the_first() -> None:
+    end = NOW + 61 * SECOND
+    waits = [slept(f"{n}/sleep", until=end, fence=2, worker=6, seq=n) for n in (1, 2, 3)]
+    line = timeline(run(), [step("a", fence=1), *waits], [])
+    log = RunLog(line, {}, end, {}, {}, {}, {}, Around())
+
+    first, *others = [span(row, log, parked_at=NOW if row is waits[0] else None, woken=True) for row in waits]
+
+    assert first.took == 61 * SECOND and [each.with_above for each in others] == [True, True]
 
 
 # -- whose record it is ----------------------------------------------------------------------------------------------

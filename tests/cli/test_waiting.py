@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.awaiting import Around
+from perdure.cli.awaiting import Around, sentence
 from perdure.cli.waiting import Why, why
 from perdure.core.limits import NEVER_US
 from perdure.core.records import HeldReason, Run, RunState, Wait, WaitKind, Worker
+from perdure.runtime.awaited import _words
 from tests.cli.rows import NOW, SECOND, question, run, wait, worker
 
 
@@ -200,3 +201,18 @@ def test_a_parked_run_whose_time_has_come_waits_for_a_worker() -> None:
     answer = asked(run(state=RunState.WAITING, ready_at=NOW - SECOND), waits=[wait("sleep", WaitKind.TIMER)])
 
     assert answer.short == "no worker is alive"
+
+
+def test_what_is_over_its_time_has_not_come() -> None:
+    over = wait("a", WaitKind.ANSWER, target=54, ready=True, due=True)
+    slept = wait("b", WaitKind.TIMER, ready=True, due=True, due_at=NOW)
+    came = wait("c", WaitKind.ANSWER, target=54, ready=True)
+
+    said = [sentence(each, Around(), now_us=NOW) for each in (over, slept, came)]
+
+    assert _words(over, {}, {}) == said[0], "as `RunInfo.waiting_for` has it"
+    assert said == [
+        "an answer to i54, whose time is over",
+        "its time, which has come",
+        "an answer to i54, which has come",
+    ]

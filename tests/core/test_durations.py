@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.durations import seconds
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 from tests.support.ids import plainly
 
@@ -42,4 +43,4 @@ def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
     try:
         assert seconds(text) >= 0
     except UsageError as error:
-        assert repr(text) in str(error)
+        assert shown(text) in str(error)

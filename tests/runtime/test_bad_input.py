@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import UnknownAgent, UsageError
+from perdure import PerdureError, UnknownAgent, UsageError
 from perdure.client.handles import RunHandle
-from tests.runtime.world import fresh_app, working
+from perdure.runtime.settings import WorkerSettings, worker_settings
+from tests.runtime.world import fresh_app, result_of, working
 
 
 def deep() -> Any:
@@ -83,6 +86,93 @@ def test_bad_worker_settings_are_refused(settings: dict[str, Any], remedy: str) 
 
     with pytest.raises(UsageError, match=remedy):
         app.worker(**settings)
+
+
+NONSENSE: list[Any] = [
+    0, -1, float("nan"), float("inf"), "x", True, 10**400, 1e-320, [], {}, "\0", b"x", object(), ["a", 3], 2.5, 3,
+    ["q"], "a",
+]  # fmt: skip
+"""What may be given for a setting by mistake, and some that may be right."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(WorkerSettings)])
+def test_a_setting_of_a_worker_is_taken_or_refused_with_its_name(name: str) -> None:
+    for value in NONSENSE:
+        try:
+            worker_settings(**{name: value})
+        except UsageError as refused:
+            assert name.rstrip("s") in str(refused), (value, str(refused))
+
+
+@pytest.mark.parametrize(
+    "name", ["thread_id", "key", "if_busy", "queue", "priority", "delay", "deadline", "tenant", "tags"]
+)
+def test_a_setting_of_a_start_is_taken_or_refused(name: str) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    async def main() -> None:
+        async with app:
+            for value in NONSENSE:
+                with contextlib.suppress(PerdureError):
+                    await app.start(agent, **{name: value})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "name", ["thread_id", "key", "if_busy", "queue", "priority", "delay", "deadline", "tags", "detached"]
+)
+def test_a_setting_of_a_child_is_taken_or_refused(name: str) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def child() -> None: ...
+
+    @app.agent
+    async def agent() -> list[str]:
+        strange = []
+        for value in NONSENSE:
+            try:
+                await perdure.start(child, **{name: value})
+            except PerdureError:
+                continue
+            except Exception as error:
+                strange.append(f"{value!r}: {error!r}")
+        return strange
+
+    assert result_of(app, agent) == []
+
+
+@pytest.mark.parametrize("name", ["name", "retry", "timeout", "queue", "durability"])
+def test_a_setting_of_an_agent_is_taken_or_refused(name: str) -> None:
+    app = fresh_app()
+
+    async def agent() -> None: ...
+
+    for value in NONSENSE:
+        with contextlib.suppress(PerdureError):
+            app.agent(**{name: value})(agent)
+
+
+def test_a_child_is_detached_or_not() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> list[str]:
+        told = []
+        for value in ("yes", None, 2, 10**30):
+            try:
+                await perdure.start(agent, detached=value)  # type: ignore[arg-type]
+            except UsageError as error:
+                told.append(str(error))
+        return told
+
+    assert result_of(app, agent) == [
+        f"detached is {value}; give True or False" for value in ("'yes'", "None", 2, 10**30)
+    ]
 
 
 def test_an_app_registers_each_name_once_and_only_async_functions() -> None:

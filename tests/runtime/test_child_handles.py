@@ -9,7 +9,9 @@ import pytest
 
 import perdure
 from perdure import Handle, RunCancelled, TimedOut
-from tests.runtime.world import asked, crash, fresh_app, keys_of, parked, result_of, until, working
+from perdure.core.changes import AppendCheckpoint
+from tests.runtime.acting import mark
+from tests.runtime.world import asked, crash, fresh_app, keys_of, parked, passes, result_of, until, working
 
 VERBS = ("result", "status", "cancel", "history")
 
@@ -34,6 +36,75 @@ def test_a_child_is_a_handle_as_a_clients_is_and_either_can_be_awaited() -> None
             return await handle
 
     assert asyncio.run(main()) == (True, 7, 7)
+
+
+def test_a_worker_that_has_lost_the_run_does_not_cancel_its_child() -> None:
+    app = fresh_app()
+    there, go, tried = (list[asyncio.Event]() for _ in range(3))
+
+    @app.agent
+    async def child() -> None:
+        await perdure.interrupt()
+
+    @app.agent
+    async def agent() -> None:
+        made = await perdure.start(child)
+        there[0].set()
+        await go[0].wait()
+        try:
+            await made.cancel("out of date")
+        finally:
+            tried[0].set()
+
+    async def main() -> None:
+        for each in (there, go, tried):
+            each.append(asyncio.Event())
+        async with app, app.worker(lease_s=60.0, poll_s=30.0, concurrency=1) as worker:
+            await app.start(agent)
+            await there[0].wait()
+            await worker._tenure.committer.flushed()
+            await (await app._client()).store.take_over([worker.id], recoveries_max=5)  # which it does not know yet
+            go[0].set()
+            await tried[0].wait()
+            assert [run.state for run in await app.runs(agent="child")] == ["queued"]
+
+    asyncio.run(main())
+
+
+def test_a_child_is_cancelled_once_what_led_to_it_is_on_disk() -> None:
+    app = fresh_app()
+    on_disk: list[str] = []
+
+    @app.agent
+    async def child() -> None:
+        await perdure.interrupt()
+
+    @app.agent
+    async def agent() -> None:
+        made = await perdure.start(child)
+        await mark("decided")
+        await made.cancel()
+
+    async def main() -> None:
+        async with working(app) as worker:
+            store = worker._tenure.store
+            commit, cancel = store.commit, store.cancel
+
+            async def slow_commit(number: int, changes: Any) -> Any:
+                if any(isinstance(change, AppendCheckpoint) for change in changes):
+                    await passes(0.05)
+                return await commit(number, changes)
+
+            async def seen_cancel(run: int, *args: Any) -> Any:
+                on_disk[:] = await keys_of(handle)
+                return await cancel(run, *args)
+
+            store.commit, store.cancel = slow_commit, seen_cancel
+            handle = await app.start(agent)
+            await handle.result(timeout=20)
+
+    asyncio.run(main())
+    assert any("mark" in key for key in on_disk)
 
 
 def test_a_child_that_takes_longer_is_waited_for_as_long_as_was_said_and_goes_on() -> None:

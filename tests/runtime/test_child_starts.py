@@ -11,7 +11,7 @@ import perdure
 from perdure import App, RunFailed, StartMismatch, ThreadBusy
 from perdure.core.requests import StartRun
 from tests.runtime.acting import begun, mark
-from tests.runtime.world import crash, fresh_app, keys_of, parked, until, working
+from tests.runtime.world import crash, fresh_app, idle, keys_of, parked, until, working
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +97,49 @@ def test_a_worker_that_has_lost_the_run_starts_nothing() -> None:
             assert (await handle.status()).recoveries == 1
 
     asyncio.run(main())
+
+
+def test_a_worker_that_drains_starts_nothing() -> None:
+    app = fresh_app()
+    go, tried, last = (list[asyncio.Event]() for _ in range(3))
+
+    @app.agent(queue="elsewhere")
+    async def child() -> None: ...
+
+    @perdure.step
+    async def body() -> None:
+        await last[0].wait()
+
+    async def starts() -> None:
+        await go[0].wait()
+        tried[0].set()
+        await perdure.start(child)
+
+    @app.agent
+    async def agent() -> None:
+        await asyncio.gather(body(), starts())
+
+    async def main() -> None:
+        for each in (go, tried, last):
+            each.append(asyncio.Event())
+        async with working(app) as worker:
+            handle = await app.start(agent)
+            await until(lambda: _in_flight(worker), "its step is in flight")
+            worker.stop()
+            go[0].set()
+            await tried[0].wait()
+            await idle()
+            last[0].set()
+            await worker.stopped()
+            assert await app.runs(agent="child") == []
+            assert (await handle.status()).state == "queued"
+
+    asyncio.run(main())
+
+
+async def _in_flight(worker: Any) -> bool:
+    steps = [execution.current for execution in worker._tenure.executions.values()]
+    return any(step is not None and step.in_flight for step in steps)
 
 
 async def _begun(count: int) -> bool:

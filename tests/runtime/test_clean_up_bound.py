@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import perdure
 from perdure import Handle, RunCancelled, RunFailed, UsageError, telemetry
-from perdure.runtime import tasks
+from perdure.runtime import tasks, tenure
+from perdure.runtime.interruption import CleaningUp
 from tests.runtime.acting import begun, mark
-from tests.runtime.world import asked, fresh_app, parked, until, working
+from tests.runtime.world import asked, fresh_app, parked, passes, until, working
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +138,30 @@ def test_the_time_that_cleaning_up_is_parked_does_not_count() -> None:
     assert begun == ["told pay back"]
 
 
+def test_time_in_which_nothing_can_be_recorded_does_not_count() -> None:
+    trust = SimpleNamespace(holds=False)
+    ended: list[float] = []
+
+    async def main() -> float:
+        over = asyncio.Event()
+        host = SimpleNamespace(clean_up_s=0.3, trust=trust)
+
+        def close(_: object) -> None:
+            ended.append(time.monotonic())
+            over.set()
+
+        at: Any = SimpleNamespace(host=host, parking=SimpleNamespace(under_way=False), close=close)
+        cleaning_up = CleaningUp(at)
+        await passes(0.25)
+        trust.holds = True
+        believed = time.monotonic()
+        await over.wait()
+        cleaning_up.end()
+        return ended[0] - believed
+
+    assert asyncio.run(main()) >= 0.25
+
+
 def test_a_worker_is_told_how_long_cleaning_up_may_take() -> None:
     with pytest.raises(UsageError, match="clean_up_s is 0"):
         fresh_app().worker(clean_up_s=0)
@@ -214,6 +241,43 @@ def test_what_does_not_end_is_named_in_the_log(monkeypatch: pytest.MonkeyPatch) 
     finally:
         unsubscribe()
     assert "swallows" in str(stuck[0]["tasks"])
+
+
+def test_a_worker_that_drains_keeps_its_identity_beside_code_that_swallows_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "UNWIND_S", 0.4)
+    monkeypatch.setattr(tenure, "HAND_BACK_S", 0.4)
+    app = fresh_app()
+    gone, events = list[bool](), list[str]()
+
+    async def stubborn() -> None:
+        while not gone:
+            begun.append("waiting")
+            try:
+                await asyncio.Event().wait()
+            except BaseException:
+                continue
+
+    agent = app.agent(stubborn)
+
+    async def main() -> str:
+        async with app:
+            async with app.worker(poll_s=0.05, grace_s=0.01):
+                handle = await app.start(agent)
+                await until(waits, "it waits")
+            gone.append(True)
+            info = await handle.status()
+            assert info.recoveries == 0
+            return info.state
+
+    unsubscribe = telemetry.subscribe(lambda event, of: events.append(event))
+    try:
+        assert asyncio.run(main()) == "queued"
+    finally:
+        unsubscribe()
+    assert "run.stuck" in events
+    assert "worker.lost" not in events
 
 
 def _has(found: list[Any]) -> Callable[[], Any]:

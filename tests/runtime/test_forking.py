@@ -211,6 +211,28 @@ async def test_a_fork_can_be_forked(desk: Desk) -> None:
     assert await state_of(desk, claimed) == ["tea", LARGE]
 
 
+def test_the_newest_run_is_that_which_was_started_last_whatever_its_number() -> None:
+    first, second = (App("test", store="memory://fork-newest") for _ in range(2))
+
+    async def agent(what: str) -> str:
+        return what
+
+    for app in (first, second):
+        app.agent(agent)
+
+    async def main() -> str:
+        async with first, second, second.worker(poll_s=0.05):
+            await first.start("agent", "else", thread_id="other")  # its block of ids is the lower one
+            old = await second.start("agent", "old", thread_id="thread")
+            new = await first.start("agent", "new", thread_id="thread")
+            assert new._id < old._id
+            assert [await old.result(timeout=20), await new.result(timeout=20)] == ["old", "new"]
+            result: str = await (await second.thread("thread").fork()).result(timeout=20)
+            return result
+
+    assert asyncio.run(main()) == "new"
+
+
 def test_unset_is_not_none() -> None:
     assert UNSET is not None
 

@@ -173,6 +173,18 @@ async def test_a_question_whose_run_has_gone_on_takes_no_answer(desk: Desk) -> N
 
 
 @at_a_desk
+async def test_a_question_of_a_run_that_will_be_cancelled_says_so(desk: Desk) -> None:
+    asked, claimed = await desk.asked()
+    await desk.app.cancel(run_id(claimed.run), reason="too dear")
+
+    (info,) = await desk.app.interrupts()
+    won = await desk.app.resume(asked, "yes")
+
+    assert (info.run_cancel, won.run_cancel) == ("too dear", "too dear")
+    assert (await desk.app.interrupt_info(asked)).run_cancel == "too dear"
+
+
+@at_a_desk
 async def test_large_questions_and_answers_lie_in_blobs(desk: Desk) -> None:
     large = "x" * (INLINE_BYTES_MAX + 1)
     asked, _ = await desk.asked(payload=large)

@@ -74,6 +74,28 @@ def test_a_run_that_waits_for_one_thing_does_not_linger() -> None:
     asyncio.run(main())
 
 
+def test_a_limit_around_it_is_no_second_thing() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> list[Any]:
+        async with perdure.timeout("1h"):
+            return [await ask(name) for name in "ab"]
+
+    async def main() -> None:
+        async with working(app) as worker:
+            handle = await app.start(agent)
+            await parked(handle, worker)
+            began = time.monotonic()
+            await app.resume((await asked(app, handle))["a"], "a")
+            await until(lambda: _is_recorded(handle, "a"), "a is taken")
+            await parked(handle, worker)
+            assert time.monotonic() - began < LONG_S / 2
+            await handle.cancel()
+
+    asyncio.run(main())
+
+
 def test_a_worker_that_drains_does_not_wait_for_a_run_that_lingers() -> None:
     app = fresh_app()
 

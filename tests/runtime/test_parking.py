@@ -16,7 +16,7 @@ from perdure.core.records import InterruptState
 from perdure.runtime.parking import Parking
 from tests.runtime import shapes
 from tests.runtime.shapes import SHAPES, Shape, ask, mark
-from tests.runtime.world import asked, fresh_app, idle, keys_of, parked, until, working
+from tests.runtime.world import asked, fresh_app, idle, keys_of, parked, passes, until, working
 
 
 async def answered_in_turn(app: Any, handle: Handle[Any], shape: Shape) -> Any:
@@ -263,6 +263,35 @@ def test_c25_many_runs_that_wait_for_children_and_messages_need_few_slots() -> N
 
     assert asyncio.run(main()) == [2 * (number + 1) for number in range(250)]
     assert most[0] <= 5
+
+
+def test_what_a_run_did_before_it_first_rested_is_not_what_coming_back_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = fresh_app()
+    costs: list[float] = []
+    original = Parking._worth_s
+
+    def worth_s(parking: Parking) -> float:
+        found = original(parking)
+        assert parking.return_s is not None
+        costs.append(parking.return_s)
+        return found
+
+    @perdure.step
+    async def works() -> None:
+        await passes(0.2)
+
+    @app.agent
+    async def agent() -> None:
+        await works()
+        await perdure.interrupt()
+
+    async def main() -> None:
+        monkeypatch.setattr(Parking, "_worth_s", worth_s)
+        async with working(app) as worker:
+            await parked(await app.start(agent), worker)
+
+    asyncio.run(main())
+    assert costs[0] < 0.1
 
 
 def test_a_parent_that_calls_a_few_children_at_a_time_holds_no_slot_meanwhile() -> None:

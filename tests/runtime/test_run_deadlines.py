@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import perdure
 from perdure import Handle, RunFailed
 from tests.runtime.acting import begun, mark
-from tests.runtime.world import crash, fresh_app, parked, passes, result_of, working
+from tests.runtime.world import asked, crash, fresh_app, parked, passes, result_of, until, working
 
 
 @perdure.step
@@ -163,6 +164,61 @@ def test_a_crash_while_an_overdue_run_cleans_up_does_not_clean_up_twice() -> Non
 
     asyncio.run(main())
     assert begun == ["undo 1", "undo 2"]
+
+
+def test_a_run_that_asks_past_its_deadline_is_not_claimed_again_and_again() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None:
+        try:
+            await perdure.interrupt(name="first")
+        finally:
+            await mark(f"told {await perdure.interrupt(name='what now?')}")
+
+    async def main() -> None:
+        async with working(app) as worker:
+            handle = await app.start(agent, deadline=0.1)
+            questions: dict[str, str] = {}
+            while "what now?" not in questions:
+                questions = await asked(app, handle)
+            await passes(0.2)
+            info = await handle.status()
+            assert (info.state, worker.running) == ("running", 1)
+            assert info.attempt <= 2
+            await app.resume(questions["what now?"], "pay back")
+            await exceeded(handle)
+
+    asyncio.run(main())
+    assert begun == ["told pay back"]
+
+
+def test_a_run_that_waits_past_its_deadline_is_told_what_came_before_its_wait_was_on_disk() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def child() -> str:
+        return "done"
+
+    @app.agent
+    async def agent() -> None:
+        try:
+            await perdure.interrupt(name="first")
+        finally:
+            made = await perdure.start(child)
+            await until(functools.partial(_has_ended, made.run_id), "the child ends")
+            await mark(await made)
+
+    async def _has_ended(run_id: str) -> bool:
+        return (await app.handle(run_id).status()).state == "completed"
+
+    async def main() -> None:
+        async with working(app, poll_s=30.0):
+            handle = await app.start(agent, deadline=0.1)
+            await exceeded(handle)
+
+    asyncio.run(main())
+    assert begun == ["done"]
 
 
 def test_a_run_that_ends_in_time_does_not_hear_of_its_deadline() -> None:

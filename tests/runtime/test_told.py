@@ -26,6 +26,37 @@ def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> l
     return caplog.messages
 
 
+def test_a_crowded_inbox_does_not_keep_a_question_from_being_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telling, "LIST_ROWS_MAX", 5)
+    app = fresh_app()
+
+    @app.agent
+    async def child() -> Any:
+        return await perdure.interrupt(name="approve")
+
+    @app.agent
+    async def agent() -> Any:
+        return await perdure.call(child)
+
+    async def main() -> None:
+        async with working(app) as worker:
+            for _ in range(6):
+                await parked(await app.start(child), worker)
+            handle = await app.start(agent)
+            await parked(handle, worker)
+            (made,) = [run for run in await app.runs(agent=child) if run.parent == handle.run_id]
+            (question,) = (await asked(app, app.handle(made.run_id))).values()
+            teller = Teller(await app._client(), handle._id)
+            for _ in range(3):
+                await teller.tick()
+            (line,) = [line for line in caplog.messages if line.startswith("run.waits")]
+            assert f"an answer to {question} (approve)" in line
+
+    asyncio.run(main())
+
+
 def test_a_program_that_blocks_on_a_question_says_once_how_to_answer_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
@@ -73,9 +104,9 @@ def test_app_run_tells_of_what_it_waits_for(
 
     @app.agent
     async def agent() -> None:
-        await perdure.receive(timeout=0.3)
+        await perdure.receive(timeout=0.6)
 
-    monkeypatch.setattr(telling, "SOON_US", -10_000_000)
+    monkeypatch.setattr(telling, "SOON_US", 0)
     with pytest.raises(perdure.RunFailed):
         app.run(agent)
     lines = [line for line in caplog.messages if line.startswith("run.waits")]

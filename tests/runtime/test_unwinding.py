@@ -42,6 +42,31 @@ async def refusals() -> dict[str, str]:
     return refused
 
 
+def test_a_worker_that_drains_lets_a_parked_run_clean_up_what_it_has_open() -> None:
+    app = fresh_app()
+    seen: list[str] = []
+    closing: list[asyncio.Event] = []
+
+    @app.agent
+    async def agent() -> None:
+        try:
+            await perdure.interrupt()
+        finally:
+            closed: asyncio.Queue[str] = asyncio.Queue()
+            asyncio.get_running_loop().call_later(0.2, closed.put_nowait, "closed")
+            closing[0].set()
+            seen.append(await closed.get())
+
+    async def main() -> None:
+        closing.append(asyncio.Event())
+        async with working(app):
+            await app.start(agent)
+            await closing[0].wait()
+
+    asyncio.run(main())
+    assert seen == ["closed"]
+
+
 def test_no_verb_acts_while_a_parked_run_is_unwound() -> None:
     app = fresh_app()
     refused: dict[str, str] = {}

@@ -9,12 +9,12 @@ import msgspec
 
 from perdure.client import forking
 from perdure.runtime import children
-from perdure.runtime.interruption import Gate
 from perdure.runtime.known import Known
 from perdure.runtime.mailbox import Mailbox
 from perdure.runtime.parking import Parking
 from perdure.runtime.recording import Call
 from perdure.runtime.superstep import SuperStep
+from perdure.runtime.turns import Turns
 from perdure.runtime.waiting import Waiting
 from perdure.runtime.waker import Waker
 from tests.simulation.breaking import Mutation, replaced, together, wrapped
@@ -112,7 +112,7 @@ PARKING = (
     Mutation(
         "An interruption does not wait for the replay",
         "diverged|returned|undone",
-        replaced(Gate, "deliver_at_rest", _at_once),
+        replaced(Turns, "deliver", _at_once),
     ),
     Mutation(
         "An interruption comes between a record and its return",
@@ -122,7 +122,7 @@ PARKING = (
     Mutation(
         "What has no record does not wait for an interruption",
         "about to be interrupted",
-        replaced(Gate, "passed", _nothing_async),
+        replaced(Turns, "begin", _nothing_async),
     ),
     Mutation(
         "A parking whose answer was lost is taken for one that was refused",

@@ -40,7 +40,7 @@ QUICK: tuple[tuple[StoreKind, str, int], ...] = (
     ("memory", "A start key is forgotten", 0),
     ("memory", "Sending on forgets successes too", 0),
     ("memory", "A run that is handed back goes to the end of the queue", 1),
-    ("memory", "A time has come by the worker's clock", 0),
+    ("memory", "A time has come by the worker's clock", 158),
     ("memory", "A branch that is unwound withdraws its wait", 11),
     ("memory", "A run is parked while a body runs", 2),
     ("memory", "A run that only waits is not parked", 14),

@@ -54,6 +54,8 @@ def asked_text(asked: Interrupt | None) -> str:
 
 def sentence(wait: Wait, around: Around, *, now_us: int) -> str:
     """One wait: `an answer to i42 from alice, until 2026-12-01 09:00:00 +0100`."""
+    if wait.ready and wait.due and wait.kind is not WaitKind.TIMER:
+        return f"{_what(wait, around)}, whose time is over"
     if wait.ready:
         return f"{_what(wait, around)}, which has come"
     if wait.kind is WaitKind.TIMER or wait.due_at is None:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from perdure.store.protocol import Store
 
 
+NAMED_MAX = 5
+"""Workers that a check names."""
+
+
 class Check(NamedTuple):
     """One thing that was looked at."""
 
@@ -120,10 +124,29 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
         yield Check("store", True, f"{store.url} answers, opened in {(time.perf_counter() - began) * 1e3:.0f} ms")
         for check in await store.diagnose():
             yield Check(*check)
-        for found in await _for_people(store):
+        for found in [*await _silent_workers(store), *await _for_people(store)]:
             yield found
     finally:
         await store.close()
+
+
+async def _silent_workers(store: Store) -> list[Check]:
+    """Workers that were killed, and that nobody has declared dead yet: unwell, where they hold runs that nobody else is
+    there to take over."""
+    from perdure.cli.worker_pages import is_silent
+    from perdure.core.records import worker_id
+    from perdure.terminal.text import count
+
+    rows, silent, now_us = await store.workers(alive=True), await store.silent_workers(), await store.now_us()
+    gone = [row for row in rows if is_silent(row, silent=silent, now_us=now_us)]
+    if not gone:
+        return []
+    held = sum(row.running for row in gone)
+    names = ", ".join(worker_id(row.id) for row in gone[:NAMED_MAX]) + (" …" if len(gone) > NAMED_MAX else "")
+    said = f"{count(len(gone), 'worker')} without a sign of life ({names}), with {count(held, 'run')} in hand"
+    if len(rows) > len(gone):
+        return [Check("workers", True, f"{said}; another one takes over within a lease: `perdure workers list`")]
+    return [Check("workers", not held, f"{said}, and no other is alive; start one: `perdure worker MODULE:APP`")]
 
 
 async def _for_people(store: Store) -> list[Check]:

@@ -15,6 +15,7 @@ from perdure.cli.remedies import told
 from perdure.cli.timeline import SuperStep, Try
 from perdure.cli.verbs import Verb
 from perdure.cli.waiting_documents import asked_document, child_document, wait_document
+from perdure.cli.worker_pages import is_silent
 from perdure.core.limits import NEVER_US
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
 from perdure.runtime.info import agent_state
@@ -76,13 +77,24 @@ def run_page_document(fact: Fact, log: RunLog, *, full: bool) -> Document:
     return {
         **run_document(fact),
         "super_steps": [_super_step(step, log, full=full) for step in log.line.super_steps],
+        "forked": _forked(log),
         "parked": [{"from": iso(line.from_at), "until": time(line.until_at)} for line in log.stretches()],
         "waits": [wait_document(wait, log.around) for wait in fact.waits],
         "questions": [asked_document(row) for row in log.questions.values()],
         "children": [child_document(child) for child in log.children.values()],
         "effects": [open_effect_document(row) for row in log.effects],
-        "workers": [worker_document(log.workers[number]) for number in sorted(involved) if number in log.workers],
+        "workers": [_involved(log.workers[number], log) for number in sorted(involved) if number in log.workers],
     }
+
+
+def _forked(log: RunLog) -> Document | None:
+    """Where it was forked, and how many records it took over. Of which run is not recorded."""
+    line = log.forked()
+    return None if line is None else {"super_step": line.super_step, "records": line.count}
+
+
+def _involved(worker: Worker, log: RunLog) -> Document:
+    return {**worker_document(worker), "silent": is_silent(worker, silent=log.silent, now_us=log.now_us)}
 
 
 def _super_step(step: SuperStep, log: RunLog, *, full: bool) -> Document:

@@ -44,6 +44,8 @@ class Facts:
     items: tuple[Fact, ...]
     around: Around
     """What the waits point to."""
+    silent: frozenset[int] = frozenset()
+    """Workers whose rows say alive, and that show no sign of life."""
 
 
 async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
@@ -72,7 +74,7 @@ async def gather_facts(store: Store, runs: Sequence[Run]) -> Facts:
             waits=waits.get(run.id, ()),
         )  # fmt: skip
 
-    return Facts(now_us, workers, tuple(fact(run) for run in runs), around)
+    return Facts(now_us, workers, tuple(fact(run) for run in runs), around, silent)
 
 
 async def _waits(store: Store, runs: Sequence[Run]) -> dict[int, tuple[Wait, ...]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from perdure.cli.paging import print_more
 from perdure.cli.remedies import command
 from perdure.cli.schema_words import example, in_words
 from perdure.cli.waiting_documents import jsonable
@@ -31,7 +32,7 @@ _ON_TIMEOUT: Final = {
 }
 
 
-def print_interrupts(page: Page, infos: Sequence[InterruptInfo], *, state: str | None, now_us: int, limit: int) -> None:
+def print_interrupts(page: Page, infos: Sequence[InterruptInfo], *, state: str | None, now_us: int, more: bool) -> None:
     """The inbox; of questions that are closed, what came of them."""
     if not infos:
         page.say(Text("no questions" if state is None else f"no {state} questions", style="dim"))
@@ -51,8 +52,8 @@ def print_interrupts(page: Page, infos: Sequence[InterruptInfo], *, state: str |
             _expires(info, now_us=now_us) if state == InterruptState.OPEN else outcome(info, now_us=now_us),
         )
     page.print(rows)
-    if len(infos) == limit:
-        page.say(Text(f"newer ones: --after {infos[-1].id}", style="dim"))
+    if more:
+        print_more(page, infos[-1].id)
 
 
 def head(info: InterruptInfo) -> str:
@@ -63,6 +64,8 @@ def head(info: InterruptInfo) -> str:
 
 
 def _expires(info: InterruptInfo, *, now_us: int) -> Text:
+    if info.run_cancel is not None:
+        return Text("run to be cancelled", "yellow")
     if info.expires_at is None:
         return Text("")
     left = us(info.expires_at) - now_us
@@ -103,10 +106,16 @@ def _header_rows(info: InterruptInfo, *, now_us: int) -> Iterator[tuple[str, str
     yield "thread", clean(info.thread_id)
     yield "asked", f"{moment(us(info.created_at))}, {ago(us(info.created_at), now_us=now_us)}"
     yield "for", clean(info.assignee) if info.assignee else Text("anybody", style="dim")
-    if info.expires_at is not None:
+    if info.run_cancel is not None:
+        why = f"its run will be, whatever the answer is; why: {clean(info.run_cancel)}"
+        yield "cancelled", Text(why, "yellow")
+    if info.expires_at is not None and info.state in (InterruptState.OPEN, InterruptState.EXPIRED):
         then = _ON_TIMEOUT.get(info.on_timeout, clean(info.on_timeout))
         tail = f"; then {then}" if info.state is InterruptState.OPEN else ""
-        yield "expires", f"{moment(us(info.expires_at))}, {away(us(info.expires_at), now_us=now_us)}{tail}"
+        yield (
+            "expires" if info.state is InterruptState.OPEN else "expired",
+            f"{moment(us(info.expires_at))}, {away(us(info.expires_at), now_us=now_us)}{tail}",
+        )
     if info.tenant:
         yield "tenant", clean(info.tenant)
     yield "digest", info.digest

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from perdure.cli.options import json_option, page_options, store_option, thread_option
+from perdure.cli.paging import is_more
 from perdure.cli.stores import opened_app, parse_run, run_async
 from perdure.core.records import InterruptState, run_id
 
@@ -44,15 +47,17 @@ async def _list(
     chosen = None if state == ALL else state
     of_run = None if run is None else run_id(parse_run(run))
     async with opened_app(url) as app:
-        infos = await app.interrupts(
-            state=chosen, run_id=of_run, limit=limit, agent=where["agent"], thread_id=where["thread_id"],
-            assignee=where["assignee"], tenant=where["tenant"], after=where["after"],
+        find = partial(
+            app.interrupts, state=chosen, run_id=of_run, agent=where["agent"], thread_id=where["thread_id"],
+            assignee=where["assignee"], tenant=where["tenant"],
         )  # fmt: skip
+        infos = await find(limit=limit, after=where["after"])
+        more = await is_more(infos, limit, lambda info: find(limit=1, after=info.id))
         now_us = await (await app._client()).store.now_us()
     if as_json:
         print_json([interrupt_document(info) for info in infos])
     else:
-        print_interrupts(Page(), infos, state=chosen, now_us=now_us, limit=limit)
+        print_interrupts(Page(), infos, state=chosen, now_us=now_us, more=more)
 
 
 @interrupts.command("show", short_help="Show a question, and how to answer it.")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from perdure.cli.paging import print_more
 from perdure.cli.remedies import command
 from perdure.cli.waiting_documents import jsonable
 from perdure.client.mail import MessageInfo
@@ -17,7 +18,7 @@ from perdure.terminal.text import ago, clean, count
 HEAD_CHARS = 200
 
 
-def print_mailbox(page: Page, infos: Sequence[MessageInfo], *, thread: str, now_us: int, limit: int) -> None:
+def print_mailbox(page: Page, infos: Sequence[MessageInfo], *, thread: str, now_us: int, more: bool) -> None:
     """What waits in a mailbox."""
     if not infos:
         page.say(Text(f"no messages wait on thread {clean(thread)}", style="dim"))
@@ -33,11 +34,11 @@ def print_mailbox(page: Page, infos: Sequence[MessageInfo], *, thread: str, now_
             Tail(head(info)),
         )
     page.print(rows)
-    if len(infos) == limit:
-        page.say(Text(f"later ones: --after {infos[-1].seq}", style="dim"))
+    if more:
+        print_more(page, str(infos[-1].seq))
 
 
-def print_dead(page: Page, infos: Sequence[MessageInfo], *, now_us: int, limit: int) -> None:
+def print_dead(page: Page, infos: Sequence[MessageInfo], *, now_us: int, more: bool) -> None:
     """Dead letters, each with the reason below it."""
     if not infos:
         page.say(Text("no dead letters", style="dim"))
@@ -55,8 +56,8 @@ def print_dead(page: Page, infos: Sequence[MessageInfo], *, now_us: int, limit: 
         Text(f"{count(len(infos), 'dead letter')}; with code that can receive it, put one back: ", "dim"),
         command(f"perdure messages replay {infos[0].id}"),
     )
-    if len(infos) == limit:
-        page.say(Text(f"later ones: --after {infos[-1].id}", style="dim"))
+    if more:
+        print_more(page, infos[-1].id)
 
 
 def head(info: MessageInfo) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perdure.cli.given import given_text, parse_json
 from perdure.cli.options import json_option, page_options, store_option, thread_option
+from perdure.cli.paging import is_more
 from perdure.cli.stores import find_thread, opened_app, run_async
 from perdure.errors import NotFound
 from perdure.terminal.text import clean
@@ -95,12 +97,14 @@ async def _list(url: str, thread: str, *, limit: int, after: int, as_json: bool)
 
     async with opened_app(url) as app:
         row = await find_thread(await _store(app), thread)
-        infos = await mailbox(await app._client(), row.id, row.thread_id, limit=limit, after=after)
+        find = partial(mailbox, await app._client(), row.id, row.thread_id)
+        infos = await find(limit=limit, after=after)
+        more = await is_more(infos, limit, lambda info: find(limit=1, after=info.seq))
         now_us = await (await _store(app)).now_us()
     if as_json:
         print_json([message_document(info) for info in infos])
     else:
-        print_mailbox(Page(), infos, thread=thread, now_us=now_us, limit=limit)
+        print_mailbox(Page(), infos, thread=thread, now_us=now_us, more=more)
 
 
 @messages.command("dead", short_help="List messages that could not be received.")
@@ -122,11 +126,12 @@ async def _dead(url: str, thread: str | None, *, limit: int, after: str | None, 
         if thread is not None:
             await find_thread(await _store(app), thread)
         infos = await app.dead_letters(thread, limit=limit, after=after)
+        more = await is_more(infos, limit, lambda info: app.dead_letters(thread, limit=1, after=info.id))
         now_us = await (await _store(app)).now_us()
     if as_json:
         print_json([message_document(info) for info in infos])
     else:
-        print_dead(Page(), infos, now_us=now_us, limit=limit)
+        print_dead(Page(), infos, now_us=now_us, more=more)
 
 
 @messages.command("replay")

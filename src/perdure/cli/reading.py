@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.cli.awaiting import Around
 from perdure.cli.facts import Facts
-from perdure.cli.timeline import Parked, Timeline, timeline
+from perdure.cli.timeline import CLOCKS_US, Forked, Parked, Timeline, timeline
 from perdure.cli.verbs import Verb, is_result_of, started_by, verb_of
 from perdure.core.display import render, to_jsonable
 from perdure.core.effects import Effect, EffectFilter, EffectState
@@ -42,6 +42,8 @@ class RunLog:
     """The runs that it has started, or found started."""
     around: Around
     """What its waits point to."""
+    silent: frozenset[int] = frozenset()
+    """Workers that show no sign of life, though their rows say alive."""
     effects: tuple[Effect, ...] = ()
     """What it did to the outside world that waits for a person: nobody knows whether it happened, or it could not be
     undone."""
@@ -68,6 +70,11 @@ class RunLog:
     def stretches(self) -> list[Parked]:
         """When it was parked."""
         return [line for step in self.line.super_steps for line in step.lines if isinstance(line, Parked)]
+
+    def forked(self) -> Forked | None:
+        """Where it was forked, if it was and that shows."""
+        lines = (line for step in self.line.super_steps for line in step.lines)
+        return next((line for line in lines if isinstance(line, Forked)), None)
 
     def steps(self) -> Iterator[Checkpoint]:
         """Every recorded step."""
@@ -119,10 +126,12 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
         holders[run.fence] = run.worker
     places = {(row.super_step, row.key): row for row in questions}
     waits = next((fact.waits for fact in facts.items if fact.run.id == run.id), ())
-    line = timeline(run, log, attempts, waits=waits, questions=questions)
+    line = timeline(run, log, attempts, waits=waits, questions=questions, clocks_us=_clocks_us(store))
     children = {child.id: child for child in await read_children(store, run, log)}
     effects = await read_open_effects(store, run)
-    return RunLog(line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around, effects)
+    return RunLog(
+        line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around, facts.silent, effects
+    )
 
 
 async def read_open_effects(store: Store, run: Run) -> tuple[Effect, ...]:
@@ -131,6 +140,11 @@ async def read_open_effects(store: Store, run: Run) -> tuple[Effect, ...]:
     for state in (EffectState.UNKNOWN, EffectState.UNDO_FAILED):
         found += await store.effects(EffectFilter(state=state, run=run.id))
     return tuple(sorted(found, key=lambda row: row.id))
+
+
+def _clocks_us(store: Store) -> int:
+    """Everybody who uses a file is on one machine, whose clock is the store's too."""
+    return 0 if store.url.startswith("sqlite:") else CLOCKS_US
 
 
 async def read_questions(store: Store, run: Run) -> list[Interrupt]:

@@ -14,6 +14,7 @@ from perdure.cli.options import json_option, store_option
 from perdure.cli.remedies import told
 from perdure.cli.stores import find_run, opened_app, run_async
 from perdure.core.records import InterruptState, parse_id
+from perdure.core.states import TERMINAL
 from perdure.errors import AlreadyAnswered, InvalidAnswer, NotFound, UsageError
 from perdure.terminal.text import clean
 
@@ -158,6 +159,11 @@ def _goes_on(fact: Fact) -> str:
 
     run = fact.run
     name = f"{run_id(run.id)} (agent {clean(run.agent)}, thread {clean(run.thread_id)})"
+    if run.cancel is not None and run.state not in TERMINAL:
+        return (
+            f"{name} will end as cancelled all the same: that was asked for before ({clean(run.cancel)}), and the "
+            "answer does not change it"
+        )
     if fact.why is None:
         return f"{name} is {run.state.value}"
     remedy = f"; {told(fact.why.remedy)}" if fact.why.remedy else ""

@@ -9,10 +9,12 @@ from rich.text import Text
 
 from perdure.cli.effect_pages import print_open
 from perdure.cli.facts import Fact, Facts
+from perdure.cli.paging import print_more
 from perdure.cli.reading import RunLog
 from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
 from perdure.cli.timeline_words import tally
+from perdure.cli.worker_pages import standing
 from perdure.core.effects import EffectState
 from perdure.core.records import Run, RunState, Worker, run_id, worker_id
 from perdure.core.states import TERMINAL
@@ -51,7 +53,7 @@ _ORDER: Final = (
 )  # fmt: skip
 
 
-def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
+def print_runs(page: Page, facts: Facts, *, more: bool) -> None:
     """The list."""
     if not facts.items:
         page.say(Text("no runs", style="dim"))
@@ -71,9 +73,8 @@ def print_runs(page: Page, facts: Facts, *, limit: int) -> None:
             note(fact),
         )
     page.print(rows)
-    if len(facts.items) == limit:
-        last = run_id(facts.items[-1].run.id)
-        page.say(Text(f"older ones: --after {last}", style="dim"))
+    if more:
+        print_more(page, run_id(facts.items[-1].run.id))
 
 
 def took(fact: Fact, *, now_us: int) -> str:
@@ -223,7 +224,7 @@ def _worker_rows(fact: Fact, log: RunLog) -> Iterator[tuple[str, str | Text]]:
     for number in numbers:
         row = log.workers.get(number)
         where = f"{place(row)}  " if row else "its row is gone"
-        became = state(row.state.value) if row else Text()
+        became = standing(row, silent=log.silent, now_us=log.now_us) if row else Text()
         yield "worker" if number == numbers[0] else "", Text(f"{worker_id(number)}  {where}").append_text(became)
 
 
@@ -242,7 +243,7 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
         page.print(Text.assemble((f"{page.marks.bad} cancelled: ", "bold"), clean_block(said)), overflow="fold")
         if full and fact.error is not None:
             page.print(Text(clean_block(fact.error.traceback), overflow="fold"))
-        _print_how(page, fact, log, "to send it on: ")
+        _print_how(page, fact, log, "to send it on, after what it has recorded, its clean-up included: ")
     elif fact.error is not None:
         page.say(Text(f"{page.marks.bad} {run.state.value}: ", style="bold red"), f"{short_type(fact.error.type)}")
         page.print(Text(clean_block(fact.error.traceback if full else fact.error.message), overflow="fold"))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option, thread_option
+from perdure.cli.paging import is_more
 from perdure.cli.runs_history import export_run, replay_runs
 from perdure.cli.stores import find_run, opened, parse_run, run_async
 from perdure.core.records import RunState, run_id
@@ -63,11 +64,13 @@ async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
     from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
-        facts = await gather_facts(store, await store.list_runs(where))
+        rows = await store.list_runs(where)
+        facts = await gather_facts(store, rows)
+        more = await is_more(rows, where.limit, lambda row: store.list_runs(replace(where, limit=1, after=row.id)))
     if as_json:
         print_json([run_document(fact) for fact in facts.items])
     else:
-        print_runs(Page(), facts, limit=where.limit)
+        print_runs(Page(), facts, more=more)
 
 
 @runs.command("show", short_help="Show a run, its steps, and why it waits.")

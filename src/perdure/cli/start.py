@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +14,7 @@ from perdure.cli.options import app_store_option, json_option
 from perdure.cli.remedies import look_at, told
 from perdure.cli.stores import find_run, run_async
 from perdure.cli.target import load_app
+from perdure.core.durations import seconds
 from perdure.errors import RunEnded, RunHeld, ThreadBusy, UsageError
 from perdure.terminal.text import clean
 
@@ -69,6 +70,7 @@ def start(
     if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
     options["deadline"] = deadline_of(options["deadline"])
+    check_times(options["delay"], options["deadline"])
     values, named = typed(app.find_agent(agent).signature, given, named)
     run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))
 
@@ -86,6 +88,21 @@ def deadline_of(text: str | None) -> str | datetime | None:
             f"--deadline {text} does not say in which time zone; give the offset too, as {text}+01:00 does"
         )
     return moment
+
+
+def check_times(delay: str, deadline: str | datetime | None) -> None:
+    """Refuse a run that may not begin before its deadline has come: it could only fail."""
+    if deadline is None:
+        return
+    if isinstance(deadline, datetime):
+        left = (deadline - datetime.now(UTC)).total_seconds()
+    else:
+        left = seconds(deadline, what="a deadline")
+    if (wait := seconds(delay)) and left <= wait:
+        raise UsageError(
+            f"--deadline comes before --delay {delay} is over: the run could only fail; give it a later deadline or a "
+            "shorter delay"
+        )
 
 
 def question_met(error: ThreadBusy) -> ThreadBusy:

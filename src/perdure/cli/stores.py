@@ -90,5 +90,5 @@ def parse_run(name: str) -> int:
     """The number behind a run's name."""
     number = parse_run_id(name)
     if number is None:
-        raise UsageError(f"{name!r} is not a run's name; it looks like r12, and `perdure runs list` shows them")
+        raise UsageError(f"{name!r} is not a run's name: run names look like r12, and `perdure runs list` shows them")
     return number

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from perdure.cli.facts import Facts
+from perdure.cli.paging import print_more
 from perdure.cli.reading import Mail
 from perdure.cli.remedies import command
 from perdure.cli.run_pages import note, took
@@ -22,7 +23,7 @@ QUESTIONS_SHOWN: Final = 5
 """Open questions on a thread's page."""
 
 
-def print_threads(page: Page, pairs: Sequence[tuple[Thread, Run | None]], *, now_us: int, limit: int) -> None:
+def print_threads(page: Page, pairs: Sequence[tuple[Thread, Run | None]], *, now_us: int, more: bool) -> None:
     """The list. Ids are whole: `threads show` needs them."""
     if not pairs:
         page.say(Text("no threads", style="dim"))
@@ -51,8 +52,8 @@ def print_threads(page: Page, pairs: Sequence[tuple[Thread, Run | None]], *, now
             ago(thread.created_at, now_us=now_us),
         )
     page.print(rows)
-    if len(pairs) == limit:
-        page.say(Text("older ones: --after THREAD, with the last one above", style="dim"))
+    if more:
+        print_more(page, shlex.quote(pairs[-1][0].thread_id))
 
 
 def print_thread(
@@ -128,7 +129,7 @@ def _print_runs(page: Page, thread: Thread, facts: Facts) -> None:
         )
     page.print(rows)
     if thread.last_ordinal > len(facts.items):
-        listing = command(f"perdure runs list --thread-id {clean(thread.thread_id)}")
+        listing = command(f"perdure runs list --thread-id {shlex.quote(clean(thread.thread_id))}")
         page.say(Text(f"newest {len(facts.items)}; all: {listing}", style="dim"))
 
 

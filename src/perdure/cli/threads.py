@@ -6,6 +6,7 @@ import click
 
 from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.paging import is_more
 from perdure.cli.stores import find_thread, opened, run_async
 from perdure.core.requests import RunFilter
 from perdure.runtime.settings import check_name
@@ -39,13 +40,14 @@ async def _list(url: str, *, agent: str | None, limit: int, after: str | None, a
     async with opened(url) as store:
         last = None if after is None else (await find_thread(store, after)).id
         rows = await store.list_threads(agent=agent, limit=limit, after=last)
+        more = await is_more(rows, limit, lambda row: store.list_threads(agent=agent, limit=1, after=row.id))
         heads = {run.id: run for run in await store.get_runs([row.head for row in rows if row.head is not None])}
         now_us = await store.now_us()
     pairs = [(row, heads.get(row.head) if row.head is not None else None) for row in rows]
     if as_json:
         print_json([thread_document(row, head=head) for row, head in pairs])
     else:
-        print_threads(Page(), pairs, now_us=now_us, limit=limit)
+        print_threads(Page(), pairs, now_us=now_us, more=more)
 
 
 @threads.command("show", short_help="Show a thread: its runs, and what waits in it.")

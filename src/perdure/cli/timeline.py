@@ -58,9 +58,11 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """What stands above was recorded by another run, and taken over."""
+    """What stands above was recorded by another run, and taken over. Which run that was is not recorded."""
 
     count: int
+    super_step: int
+    """Where the run began: it has none of the super-steps before."""
 
 
 Line = Checkpoint | Try | Handover | Parked | Forked | Wait | Interrupt
@@ -91,8 +93,9 @@ def timeline(
     *,
     waits: Sequence[Wait] = (),
     questions: Sequence[Interrupt] = (),
+    clocks_us: int = CLOCKS_US,
 ) -> Timeline:
-    """Order a run's log for reading."""
+    """Order a run's log for reading. `clocks_us`: how much the clocks of its workers and of the store may differ."""
     ended = next((row for row in log if row.kind is Kind.ENDED), None)
     boundaries = {row.super_step: row for row in log if row.kind is Kind.BOUNDARY}
     recorded = [row for row in log if row.kind is Kind.STEP]
@@ -100,17 +103,23 @@ def timeline(
     asked, open_now = _grouped(questions), _grouped(waits)
     made: list[SuperStep] = []
     owner: Checkpoint | None = None
+    first = min(boundaries, default=1)
     for number in sorted(boundaries.keys() | steps.keys() | tries.keys() | open_now.keys()):
         boundary = boundaries.get(number)
         if boundary is not None and boundary.fence == (1 if owner is None else owner.fence):
             owner = boundary  # the first one, under fence 0, was filed by whoever started the run
-        told = _Told(run, tries.get(number, []), asked.get(number, []), owner)
-        lines = list(told.lines(steps.get(number, []), open_now.get(number, [])))
+        told = _Told(run, tries.get(number, []), asked.get(number, []), owner, clocks_us)
+        lines: list[Line] = [Forked(0, number)] if number == first > 1 and not _takes(told, steps, number) else []
+        lines += list(told.lines(steps.get(number, []), open_now.get(number, [])))
         owner = told.owner
         if ended is not None and number == ended.super_step - 1:
             lines += told.end(ended)
         made.append(SuperStep(number, boundary, tuple(lines)))
     return Timeline(tuple(made), ended)
+
+
+def _takes(told: _Told, steps: dict[int, list[Checkpoint]], number: int) -> bool:
+    return any(told.is_taken(row) for row in steps.get(number, []))
 
 
 def _grouped(rows: Iterable[Row]) -> dict[int, list[Row]]:
@@ -132,7 +141,9 @@ def _left_over(recorded: Sequence[Checkpoint], attempts: Sequence[Attempt]) -> l
 class _Told:
     """Tells one super-step; `owner` is what was recorded before."""
 
-    def __init__(self, run: Run, tries: list[Attempt], asked: Sequence[Interrupt], owner: Checkpoint | None) -> None:
+    def __init__(self, run: Run, tries: list[Attempt], asked: Sequence[Interrupt], owner: Checkpoint | None,
+                 clocks_us: int = CLOCKS_US) -> None:  # fmt: skip
+        self._clocks_us = clocks_us
         self.owner = owner
         self._run = run
         self._tries = tries
@@ -144,11 +155,11 @@ class _Told:
 
     def lines(self, recorded: Sequence[Checkpoint], waits: Sequence[Wait]) -> Iterator[Line]:
         """What was recorded, what was left over, and what is waited for."""
-        taken = sorted((row for row in recorded if self._is_taken(row)), key=lambda row: row.seq)
+        taken = sorted((row for row in recorded if self.is_taken(row)), key=lambda row: row.seq)
         yield from taken
         if taken:
-            yield Forked(len(taken))
-        own = sorted((row for row in recorded if not self._is_taken(row)), key=lambda row: (row.fence, row.seq))
+            yield Forked(len(taken), taken[0].super_step)
+        own = sorted((row for row in recorded if not self.is_taken(row)), key=lambda row: (row.fence, row.seq))
         left = self._asked.keys() - {row.key for row in recorded} - {wait.key for wait in waits}
         unanswered = sorted((self._asked[key] for key in left), key=lambda row: row.id)
         for step in own:
@@ -187,7 +198,7 @@ class _Told:
     def _is_wait(self, step: Checkpoint) -> bool:
         return verb_of(step, asked=step.key in self._asked) in WAITS
 
-    def _is_taken(self, step: Checkpoint) -> bool:
+    def is_taken(self, step: Checkpoint) -> bool:
         """Whether a fork has taken it over: it is older than the run, by more than clocks differ, and the run is one
         that a fork may have made."""
         run = self._run
@@ -195,7 +206,7 @@ class _Told:
         return (
             may_be
             and step.ended_at < run.created_at
-            and (run.attempt == 0 or step.fence > run.fence or step.ended_at < run.created_at - CLOCKS_US)
+            and (run.attempt == 0 or step.fence > run.fence or step.ended_at < run.created_at - self._clocks_us)
         )
 
     def _fence_before(self) -> int:

@@ -94,6 +94,7 @@ class TimelinePage:
         if self.full and step.boundary is not None:
             yield from self._value("arguments", self.log.arguments(step.boundary))
         parked_at: int | None = None
+        woken: int | None = None
         left_out = self._left_out(step.lines)
         for line in step.lines:
             if id(line) in left_out:
@@ -116,7 +117,10 @@ class TimelinePage:
                 case Forked():
                     yield self._forked(line)
                 case Checkpoint():
-                    yield from self._step(line, parked_at=parked_at)
+                    if self.log.verb(line) not in WAITS:
+                        woken = None
+                    yield from self._step(line, parked_at=parked_at, woken=woken == line.fence)
+                    woken = line.fence if parked_at is not None else woken
             parked_at = None
 
     def _left_out(self, lines: Sequence[Line]) -> dict[int, str | None]:
@@ -144,9 +148,9 @@ class TimelinePage:
             case _:
                 return None
 
-    def _step(self, row: Checkpoint, *, parked_at: int | None) -> Iterator[Text]:
+    def _step(self, row: Checkpoint, *, parked_at: int | None, woken: bool) -> Iterator[Text]:
         marks = self.page.marks
-        took = span(row, self.log, parked_at=parked_at)
+        took = span(row, self.log, parked_at=parked_at, woken=woken)
         ok = marks.wait if self.log.verb(row) in WAITS else marks.ok
         yield self._row(
             marks.bad if row.failed else ok,
@@ -154,7 +158,7 @@ class TimelinePage:
             str(row.attempt),
             worker_id(row.worker),
             clock(took.at),
-            "" if took.took is None else duration(took.took),
+            "with above" if took.with_above else "" if took.took is None else duration(took.took),
             weight(self.log.size(row.payload)),
             style="red" if row.failed else "",
         )
@@ -202,7 +206,9 @@ class TimelinePage:
         yield Text(f"{INDENT}  {answered_in_words(asked, None, self.log)}", style="dim")
 
     def _forked(self, line: Forked) -> Text:
-        said = f"forked: {count(line.count, 'record')} above {'was' if line.count == 1 else 'were'} made by another run"
+        said = f"forked at super-step {line.super_step}"
+        if line.count:
+            said += f": {count(line.count, 'record')} above {'was' if line.count == 1 else 'were'} made by another run"
         return Text(f"  {self.page.marks.moved} {said}", style="bold cyan")
 
     def _parked(self, line: Parked) -> Text:

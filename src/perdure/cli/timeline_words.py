@@ -18,22 +18,32 @@ HEAD_CHARS: Final = 400
 """Of a value in a note: more than a line shows."""
 
 
+AT_ONCE_US: Final = 50_000
+"""A wait that took less had come before the claim looked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """When a record's work, or the wait for it, began, and how long it took; None where that is not known."""
 
     at: int
     took: int | None
+    with_above: bool = False
+    """It came with what stands above, and when the wait for it began is not recorded."""
 
 
-def span(row: Checkpoint, log: RunLog, *, parked_at: int | None) -> Span:
-    """A record's own times are those of the claim that made it. What was waited for while the run was parked began
+def span(row: Checkpoint, log: RunLog, *, parked_at: int | None, woken: bool = False) -> Span:
+    """`woken`: it stands below something else that the same claim found when the run was woken.
+
+    A record's own times are those of the claim that made it. What was waited for while the run was parked began
     earlier: a question when it was asked, anything else when the run was parked for it, at the latest."""
     asked = log.question(row)
     match log.verb(row):
         case Verb.QUESTION if asked is not None:
             return Span(asked.created_at, (asked.answered_at or row.ended_at) - asked.created_at)
         case Verb.TIMER | Verb.RECEIVE | Verb.RESULT:
+            if parked_at is None and woken and row.ended_at - row.started_at < AT_ONCE_US:
+                return Span(row.started_at, None, with_above=True)
             began = row.started_at if parked_at is None else min(parked_at, row.started_at)
             return Span(began, row.ended_at - began)
         case Verb.LIMIT:

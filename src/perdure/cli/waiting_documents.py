@@ -38,6 +38,7 @@ def interrupt_document(info: InterruptInfo) -> Document:
         "answered_by": info.answered_by,
         "answered_at": utc(info.answered_at),
         "tenant": info.tenant,
+        "run_cancel": info.run_cancel,
     }
 
 

@@ -26,15 +26,31 @@ def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int],
         made.add_row(
             worker_id(row.id),
             Middle(row.name),
-            state(row.state.value),
+            Text("no sign of life", "bold red")
+            if is_silent(row, silent=silent, now_us=now_us)
+            else state(row.state.value),
             Middle(row.host),
             str(row.pid),
             Middle(row.deployment),
             str(row.running),
             ago(row.started_at, now_us=now_us),
-            Text("no sign of life", style="bold red") if row.id in silent else lease(row, now_us=now_us),
+            lease(row, now_us=now_us),
         )
     page.print(made)
+
+
+def is_silent(row: Worker, *, silent: Container[int], now_us: int) -> bool:
+    """Whether nothing is heard of a worker that has not ended, as far as its row says."""
+    return row.state is WorkerState.ALIVE and (row.id in silent or row.lease_until <= now_us)
+
+
+def standing(row: Worker, *, silent: Container[int], now_us: int) -> Text:
+    """What became of a worker, in a few words. When it was last heard of is not recorded, but how long that holds."""
+    if not is_silent(row, silent=silent, now_us=now_us):
+        return state(row.state.value)
+    left = row.lease_until - now_us
+    until = f"ends in {duration(left)}" if left > 0 else f"ran out {ago(row.lease_until, now_us=now_us)}"
+    return Text(f"no sign of life; its lease {until}", style="bold red")
 
 
 def lease(row: Worker, *, now_us: int) -> Text:

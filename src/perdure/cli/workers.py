@@ -24,7 +24,7 @@ def list_workers(*, store: str, everyone: bool, as_json: bool) -> None:
 
 async def _list(url: str, *, everyone: bool, as_json: bool) -> None:
     from perdure.cli.documents import worker_document
-    from perdure.cli.worker_pages import print_workers
+    from perdure.cli.worker_pages import is_silent, print_workers
     from perdure.terminal.page import Page, print_json
 
     async with opened(url) as store:
@@ -32,6 +32,6 @@ async def _list(url: str, *, everyone: bool, as_json: bool) -> None:
         silent = frozenset(await store.silent_workers())
         now_us = await store.now_us()
     if as_json:
-        print_json([{**worker_document(row), "silent": row.id in silent} for row in rows])
+        print_json([{**worker_document(row), "silent": is_silent(row, silent=silent, now_us=now_us)} for row in rows])
     else:
         print_workers(Page(), rows, silent=silent, now_us=now_us)

@@ -17,7 +17,7 @@ from perdure.client.connection import Client
 from perdure.client.requests import no_run, run_number
 from perdure.core.digests import digest
 from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
-from perdure.core.requests import ForkRun, RunFilter, Started, StartRun
+from perdure.core.requests import ForkRun, Started, StartRun
 from perdure.core.shown import shown
 from perdure.core.snapshot import freeze, spill, spilled
 from perdure.errors import Conflict, NotFound, UsageError
@@ -102,10 +102,10 @@ async def fork(
 async def _run(client: Client, thread: Thread, run: str | None) -> Run:
     """That run of the thread, or its newest."""
     if run is None:
-        rows = await client.store.list_runs(RunFilter(thread_id=thread.thread_id, limit=1))
-        if not rows:
+        newest = await client.store.thread_checkpoints(thread.id, limit=1)  # in the thread's order, not in that of ids
+        if not newest:
             raise NotFound(f"thread {thread.thread_id!r} has no run to fork", thread_id=thread.thread_id)
-        return rows[0]
+        run = run_id(newest[0].run)
     for row in await client.store.get_runs([run_number(run)]):
         if row.thread == thread.id:
             return row

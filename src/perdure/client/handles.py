@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perdure.client import mail
+from perdure.client.commands import command
 from perdure.client.forking import UNSET, Edits, Unset, fork
 from perdure.client.mail import MessageInfo
 from perdure.client.requests import page_limit, run_number
@@ -52,7 +53,7 @@ class RunHandle(Handle[R]):
                 raise
             raise TimeoutError(
                 f"run {self.run_id} did not end within {limit:g} s. It is on disk and goes on where a worker is alive; "
-                f"`perdure runs show {self.run_id}` says what it waits for"
+                f"{self._command('runs show')} says what it waits for"
             ) from None
         return self._outcome(settled.run, await self._app._info(settled.run, settled.outcome))
 
@@ -62,7 +63,7 @@ class RunHandle(Handle[R]):
             case RunState.COMPLETED if info.result_note is not None:
                 raise NotSerializable(
                     f"run {self.run_id} of agent {info.agent} has completed, but its result can be had only "
-                    f"{info.result_note}; `perdure runs show {self.run_id}` shows it",
+                    f"{info.result_note}; {self._command('runs show')} shows it",
                     run_id=self.run_id, thread_id=self.thread_id, recorded=info.result,
                 )  # fmt: skip
             case RunState.COMPLETED:
@@ -72,17 +73,18 @@ class RunHandle(Handle[R]):
                 error = info.error
                 what = "no error recorded" if error is None else f"{error.type}: {error.message}"
                 failed = RunFailed(
-                    f"run {self.run_id} of agent {info.agent} failed: {what}; see `perdure runs show {self.run_id}`, "
-                    f"and send it on with `perdure retry {self.run_id}`",
+                    f"run {self.run_id} of agent {info.agent} failed: {what.rstrip('.')}; see "
+                    f"{self._command('runs show')}, and send it on with {self._command('retry')}",
                     run_id=self.run_id, thread_id=self.thread_id, error=error,
                 )  # fmt: skip
                 if error is not None and error.traceback:
                     failed.add_note(f"As recorded where it failed:\n{error.traceback}")
                 raise failed
             case RunState.HELD:
+                why = f"{run.reason}): {(run.detail or '').rstrip('.')}"
                 raise RunHeld(
-                    f"run {self.run_id} of agent {info.agent} is held ({run.reason}): {run.detail}; look at it, then "
-                    f"send it on with `perdure release {self.run_id}`",
+                    f"run {self.run_id} of agent {info.agent} is held ({why}; look at it "
+                    f"({self._command('runs show')}), then send it on with {self._command('release')}",
                     run_id=self.run_id, thread_id=self.thread_id, reason=run.reason, detail=run.detail,
                 )  # fmt: skip
             case _:
@@ -91,6 +93,9 @@ class RunHandle(Handle[R]):
                     f"run {self.run_id} was cancelled: {reason}", run_id=self.run_id, thread_id=self.thread_id,
                     reason=reason,
                 )  # fmt: skip
+
+    def _command(self, verb: str) -> str:
+        return command(f"{verb} {self.run_id}", self._app.store_name)
 
     async def status(self) -> RunInfo:
         return await self._app.run_info(self.run_id)
@@ -167,7 +172,8 @@ class ThreadHandle:
             ) from error
 
     async def runs(self, limit: int = 100) -> list[RunInfo]:
-        """Its runs, newest first."""
+        """Its runs, newest id first. (Programs number what they start from blocks of ids of their own, so where several
+        start runs on one thread, `checkpoints` has their order.)"""
         return await self._app.runs(thread_id=self.thread_id, limit=limit)
 
     async def checkpoints(self, *, limit: int = 100, after: CheckpointInfo | None = None) -> list[CheckpointInfo]:

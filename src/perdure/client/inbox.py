@@ -9,6 +9,7 @@ leaves the question as it was.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, assert_never
@@ -22,6 +23,7 @@ from perdure.core.records import Interrupt, InterruptState, interrupt_id, parse_
 from perdure.core.requests import Answered, InterruptFilter, NewAnswer, NotAnswered, QuestionOpen, StartOutcome
 from perdure.core.shown import shown
 from perdure.core.snapshot import spill
+from perdure.core.states import TERMINAL
 from perdure.errors import (
     AlreadyAnswered,
     Conflict,
@@ -74,6 +76,9 @@ class InterruptInfo:
     answered_by: str | None
     answered_at: datetime | None
     tenant: str | None
+    run_cancel: str | None = None
+    """Why the cancellation of its run was requested, where it was and the run has not ended: it ends as cancelled,
+    whatever the answer is."""
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -99,13 +104,16 @@ def interrupt_filter(
 async def listed(client: Client, where: InterruptFilter) -> list[InterruptInfo]:
     """A page of the inbox."""
     now_us = await client.store.now_us()
-    return [await _info(client.store, row, now_us) for row in await client.store.interrupts(where)]
+    rows = await client.store.interrupts(where)
+    ending = await _to_be_cancelled(client.store, rows)
+    return [await _info(client.store, row, now_us, ending) for row in rows]
 
 
 async def question(client: Client, interrupt: str) -> InterruptInfo:
     """One question, whatever its state."""
     row = await _row(client, interrupt_number(interrupt))
-    return await _info(client.store, row, await client.store.now_us())
+    ending = await _to_be_cancelled(client.store, [row])
+    return await _info(client.store, row, await client.store.now_us(), ending)
 
 
 async def asked_by(store: Store, outcome: StartOutcome) -> str:
@@ -127,7 +135,7 @@ def interrupt_number(name: object) -> int:
     number = parse_id("i", name) if isinstance(name, str) else None
     if number is None:
         raise UsageError(
-            f"{shown(name)} is not a question's id; they look like i42 (`perdure interrupts list` shows them)"
+            f"{shown(name)} is not a question's id: they look like i42 (`perdure interrupts list` shows them)"
         )
     return number
 
@@ -157,7 +165,7 @@ async def resume(client: Client, what: str, answer: Any, *, by: str | None, dige
         case None:
             raise _no_interrupt(interrupt_id(row.id), client)
         case Answered(winner):
-            return await _info(client.store, winner, 0)
+            return await _info(client.store, winner, 0, await _to_be_cancelled(client.store, [winner]))
         case NotAnswered(other):
             raise await _lost(client.store, other)
         case _:
@@ -223,7 +231,15 @@ def _no_interrupt(name: str, client: Client) -> NotFound:
 # -- views ----------------------------------------------------------------------------------------------------------
 
 
-async def _info(store: Store, row: Interrupt, now_us: int) -> InterruptInfo:
+async def _to_be_cancelled(store: Store, rows: Sequence[Interrupt]) -> dict[int, str]:
+    """By run, why its cancellation was requested, of those that have not ended. A run may ask while it cleans up, so
+    that its questions still take answers."""
+    numbers = sorted({row.run for row in rows})
+    runs = await store.get_runs(numbers) if numbers else []
+    return {run.id: run.cancel for run in runs if run.cancel is not None and run.state not in TERMINAL}
+
+
+async def _info(store: Store, row: Interrupt, now_us: int, ending: Mapping[int, str] | None = None) -> InterruptInfo:
     """A view of a question; at `now_us` one that is open may be over its time."""
     payload = await load_payload(store, row.thread, row.payload)
     answer = None if row.answer is None else plain(await load_payload(store, row.thread, row.answer))
@@ -235,6 +251,7 @@ async def _info(store: Store, row: Interrupt, now_us: int) -> InterruptInfo:
         digest=row.digest, on_timeout=row.on_timeout, created_at=moment(row.created_at),
         expires_at=maybe(row.expires_at), answer=answer, answered_by=row.answered_by,
         answered_at=maybe(row.answered_at), tenant=row.tenant,
+        run_cancel=None if ending is None else ending.get(row.run),
     )  # fmt: skip
 
 

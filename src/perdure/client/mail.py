@@ -128,7 +128,7 @@ def message_number(name: object) -> int:
     """The number behind a message's id."""
     number = parse_id("m", name) if isinstance(name, str) else None
     if number is None:
-        raise UsageError(f"{shown(name)} is not a message's id; they look like m42")
+        raise UsageError(f"{shown(name)} is not a message's id: they look like m42")
     return number
 
 

@@ -19,7 +19,7 @@ def run_number(name: object) -> int:
     """The number behind a run's id."""
     number = parse_run_id(name) if isinstance(name, str) else None
     if number is None:
-        raise UsageError(f"{shown(name)} is not a run id; they look like r42 (`perdure runs list` shows them)")
+        raise UsageError(f"{shown(name)} is not a run id: run ids look like r42 (`perdure runs list` shows them)")
     return number
 
 

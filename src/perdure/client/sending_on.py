@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Final, assert_never
 
 from perdure.client.connection import Client
 from perdure.client.requests import no_run
@@ -11,19 +12,25 @@ from perdure.core.records import Run, RunState, run_id
 from perdure.errors import Conflict
 from perdure.runtime.payloads import load_payload
 
+_STOPPED: Final = (RunState.FAILED, RunState.CANCELLED)
+
 
 async def retry(client: Client, run: Run, *, undo: bool) -> Run:
     """Send a failed or cancelled run on: the steps whose failure ended it run again, recorded results stay; with `undo`
     only the undos of its effects."""
+    if run.state not in _STOPPED:
+        raise _not_to_be_sent_on(run, "failed or cancelled", "retry")
     after = await client.store.retry(run.id, () if undo else await _failed_keys(client, run), undo=undo)
-    if after is not None and after.state in (RunState.FAILED, RunState.CANCELLED):
+    if after is not None and after.state in _STOPPED:
         raise _nothing_to_undo(after) if undo else _undone(after) if after.undoing else await _gone_on(client, after)
     return _sent_on(client, run.id, after, "failed or cancelled", "retry")
 
 
-async def release(client: Client, run: int) -> Run:
+async def release(client: Client, run: Run) -> Run:
     """Send a held run on."""
-    return _sent_on(client, run, await client.store.release(run), "held", "release")
+    if run.state is not RunState.HELD:
+        raise _not_to_be_sent_on(run, "held", "release")
+    return _sent_on(client, run.id, await client.store.release(run.id), "held", "release")
 
 
 async def _failed_keys(client: Client, run: Run) -> tuple[str, ...]:
@@ -73,8 +80,26 @@ def _sent_on(client: Client, number: int, run: Run | None, wanted: str, verb: st
     if run is None:
         raise no_run(run_id(number), client.store.url)
     if run.state is not RunState.QUEUED:
-        raise Conflict(
-            f"run {run_id(number)} is {run.state}; {verb} is for runs that are {wanted}", run_id=run_id(number),
-            state=run.state,
-        )  # fmt: skip
+        raise _not_to_be_sent_on(run, wanted, verb)
     return run
+
+
+def _not_to_be_sent_on(run: Run, wanted: str, verb: str) -> Conflict:
+    """The refusal, with what can be done about a run in that state."""
+    name = run_id(run.id)
+    match run.state:
+        case RunState.HELD:
+            remedy = f"`perdure release {name}` sends this one on"
+        case RunState.FAILED | RunState.CANCELLED:
+            remedy = f"`perdure retry {name}` sends this one on"
+        case RunState.COMPLETED:
+            remedy = "this one has its result; start a new run"
+        case RunState.RUNNING:
+            remedy = f"this one is under way (`perdure runs show {name}`)"
+        case RunState.QUEUED | RunState.WAITING:
+            remedy = f"this one goes on by itself; `perdure runs show {name}` says what it waits for"
+        case _:
+            assert_never(run.state)
+    return Conflict(
+        f"run {name} is {run.state}; {verb} is for runs that are {wanted}: {remedy}", run_id=name, state=run.state
+    )

@@ -1,7 +1,7 @@
 """What a program that blocks on a run says meanwhile: once for each thing that the run waits for, and how to end that.
 
 `app.run` executes agents itself, so nobody else looks at them; an agent that asks would wait in silence for an answer
-that nobody knows of. The questions are its own and those of the runs it has started.
+that nobody knows of. The questions are its own, those of the runs it has started, and of those that it waits for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from perdure.client.connection import Client
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.records import Interrupt, Run, RunState, interrupt_id, run_id
-from perdure.core.requests import InterruptFilter
+from perdure.core.records import Interrupt, InterruptState, Run, RunState, WaitKind, interrupt_id, run_id
+from perdure.core.requests import RunFilter
 from perdure.runtime.awaited import awaited
 from perdure.telemetry import emit
 
@@ -68,20 +68,18 @@ class Teller:
         return ", ".join(f"`perdure {words} --store {shlex.quote(url)}` {does}" for words, does in commands)
 
     async def _questions(self, run: Run) -> list[Interrupt]:
-        """The open questions of this run and of those that it has started, and they."""
-        asked = await self._client.store.interrupts(InterruptFilter(limit=LIST_ROWS_MAX))
-        others = {row.run for row in asked if row.run != run.id}
-        parents: dict[int, int | None] = {}
-        while unknown := others.difference(parents):
-            rows = await self._client.store.get_runs(sorted(unknown)[:LIST_ROWS_MAX])
-            parents |= dict.fromkeys(sorted(unknown)[:LIST_ROWS_MAX]) | {row.id: row.parent for row in rows}
-            others |= {row.parent for row in rows if row.parent is not None and row.parent != run.id}
-        return [row for row in asked if _comes_from(row.run, run.id, parents)]
-
-
-def _comes_from(run: int, ancestor: int, parents: dict[int, int | None]) -> bool:
-    """Whether this run is that one, or was started by it, or by one that was."""
-    at: int | None = run
-    while at is not None and at != ancestor:
-        at = parents.get(at)
-    return at is not None
+        """The open questions of this run, of those that it has started, and of those for which they wait in turn: as
+        many as a person may want to read of."""
+        store = self._client.store
+        children = RunFilter(parent=run.id, state=RunState.WAITING, limit=LIST_ROWS_MAX)
+        asked: set[int] = set()
+        seen: set[int] = set()
+        left = {run.id, *(child.id for child in await store.list_runs(children))}
+        while left and len(seen) < LIST_ROWS_MAX and len(asked) < LIST_ROWS_MAX:
+            level = sorted(left)[: LIST_ROWS_MAX - len(seen)]
+            seen |= left
+            targets = [(wait.kind, wait.target) for wait in await store.waits(level) if wait.target is not None]
+            asked |= {target for kind, target in targets if kind is WaitKind.ANSWER}
+            left = {target for kind, target in targets if kind is WaitKind.RUN} - seen
+        rows = await store.get_interrupts(sorted(asked)[:LIST_ROWS_MAX]) if asked else []
+        return [row for row in rows if row.state is InterruptState.OPEN]

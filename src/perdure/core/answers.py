@@ -11,18 +11,17 @@ same answer twice can be told from giving two.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 
-from perdure.core import models
+from perdure.core import formats, models
 from perdure.core.codec import UNDECLARED, codec_for
 from perdure.core.declared import annotation_name, decode_custom
 from perdure.core.digests import digest
@@ -37,13 +36,14 @@ _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
 _WHOLE_MAX: Final = 2.0**53
 """Up to here a float names one whole number."""
 
+_STRANGE_MAX: Final = 3
+"""Unknown fields of an answer that a message names."""
+
+_NAME_CHARS_MAX: Final = 128
+"""Of a field's name that is looked for among those there are."""
+
 _SHOWN_CHARS_MAX: Final = 200
 """Of an answer, or of what was expected, in a message."""
-
-_FORMATS: Final[dict[str, type]] = {
-    "date-time": datetime, "date": date, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
-}  # fmt: skip
-"""Formats that an answer is held to by trying whether it can be read as that type, as the asking agent will."""
 
 _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are no schemas."""
@@ -62,6 +62,7 @@ def schema_bytes(schema: Any) -> bytes | None:
     if not isinstance(schema, dict):
         _check_is_type(schema)
         of_type = _schema_of_type(schema)
+        _close(of_type)
         _check_patterns(of_type)
         return _schema_text(of_type, annotation_name(schema))
     text = _schema_text(schema, "the dict")
@@ -75,6 +76,14 @@ def _check_patterns(schema: dict[str, Any]) -> None:
             pattern_of(pattern)
     except UsageError as error:
         raise UsageError(f"schema= cannot be used: {error}") from None
+    for part in _dicts(schema):
+        try:
+            re.compile("|".join(_of_names(part)))  # as jsonschema looks for the names that fit none of them
+        except re.error as error:
+            raise UsageError(
+                f'schema= cannot be used: its "patternProperties" are no pattern when joined by "|": {error}. '
+                "Put flags into groups, as in (?i:...), and name groups apart."
+            ) from error
 
 
 def payload_digest(payload: bytes) -> str:
@@ -115,9 +124,18 @@ def _schema_of_type(annotation: Any) -> dict[str, Any]:
         return inner
 
     schema = msgspec.json.schema(annotation, schema_hook=of_model)
+    formats.add_formats(schema, annotation)
     if definitions:
         schema["$defs"] = {**definitions, **schema.get("$defs", {})}
     return schema
+
+
+def _close(schema: dict[str, Any]) -> None:
+    """A type has the fields that it has: a misspelt one would be lost without a word, and the first answer wins. A
+    model that itself allows others says so in its schema."""
+    for part in _parts(schema):
+        if part.get("type") == "object" and isinstance(part.get("properties"), dict):
+            part.setdefault("additionalProperties", False)
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
@@ -219,18 +237,52 @@ def check_answer(schema: bytes | None, value: Any) -> None:
     spending = _work.set(work)
     try:
         error: Any = best_match(_validator(schema).iter_errors(data))
+        error = None if error is None else _of_the_branch_meant(error)
     except (RecursionError, Unresolvable) as failed:
         why = "it is nested too deeply" if isinstance(failed, RecursionError) else f"the schema has a hole: {failed}"
-        raise InvalidAnswer(f"The answer cannot be checked: {why}.", path="$") from failed
+        raise InvalidAnswer(f"the answer cannot be checked: {why}.", path="$") from failed
     finally:
         _work.reset(spending)
     if error is not None:
         expected = {error.validator: error.validator_value}
+        said, wanted = _unknown_field(error) or (error.message, msgspec.json.encode(expected).decode())
         raise InvalidAnswer(
-            f"The answer does not fit the question at {error.json_path}: {_short(error.message)}. "
-            f"Expected there: {_short(msgspec.json.encode(expected).decode())}. The question stays open.",
+            f"the answer does not fit the question at {error.json_path}: {_short(said)}. "
+            f"Expected there: {_short(wanted)}. The question stays open.",
             path=error.json_path, expected=expected,
         )  # fmt: skip
+
+
+def _of_the_branch_meant(error: Any) -> Any:
+    """Among alternatives that all refuse an answer: the complaint of the one that only has no such field."""
+    choice = error.parent
+    while choice is not None and choice.validator not in ("anyOf", "oneOf"):
+        choice = choice.parent
+    if choice is None:
+        return error
+    branches: dict[int, list[Any]] = {}
+    for each in choice.context:
+        branches.setdefault(each.schema_path[0], []).append(each)
+    meant = [first for first, *rest in branches.values() if not rest and _unknown_field(first) is not None]
+    return meant[0] if len(meant) == 1 else error
+
+
+def _unknown_field(error: Any) -> tuple[str, str] | None:
+    """For fields that a closed object does not have: which, with the nearest one that it has; and those it has."""
+    if error.validator != "additionalProperties" or error.validator_value is not False:
+        return None
+    known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
+    if patterns or not known:
+        return None
+    strange = [name for name in error.instance if name not in known]
+    said = "; ".join(_misspelt(name, list(known)) for name in strange[:_STRANGE_MAX])
+    more = f"; and {len(strange) - _STRANGE_MAX} more" if len(strange) > _STRANGE_MAX else ""
+    return said + more, f"no other fields than {', '.join(known)}"
+
+
+def _misspelt(name: str, known: list[str]) -> str:
+    near = get_close_matches(name[:_NAME_CHARS_MAX], known, 1)
+    return f"there is no field {shown(name)}" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
 class _Work:
@@ -244,10 +296,10 @@ class _Work:
         try:
             self.left -= pattern_of(pattern).work(len(text))
         except UsageError as error:
-            raise InvalidAnswer(f"The answer cannot be checked: {error}", path="$") from error
+            raise InvalidAnswer(f"the answer cannot be checked: {error}", path="$") from error
         if self.left < 0:
             raise InvalidAnswer(
-                f"The answer has too much text for the question's patterns: to hold {len(text):,} characters to "
+                f"the answer has too much text for the question's patterns: to hold {len(text):,} characters to "
                 f"{_short(repr(pattern))} could take for ever. Give less. The question stays open.",
                 path="$", expected={"pattern": pattern},
             )  # fmt: skip
@@ -275,7 +327,7 @@ def canonical_bytes(value: Any) -> bytes:
     try:
         return UNDECLARED.encode(_whole(data))
     except RecursionError as error:
-        raise NotSerializable("The answer cannot be recorded: it is nested too deeply.", path="$") from error
+        raise NotSerializable("the answer cannot be recorded: it is nested too deeply.", path="$") from error
 
 
 def decode_answer(annotation: Any, payload: bytes) -> Any:
@@ -306,7 +358,7 @@ def _plain(value: Any, *, binary: bool) -> Any:
     except _REFUSED as error:
         found = locate(value, lambda part: msgspec.to_builtins(part, enc_hook=_stand_in))
         raise NotSerializable(
-            f"The answer cannot be recorded at {found.path}: {found.reason}. Give JSON-shaped data.", path=found.path
+            f"the answer cannot be recorded at {found.path}: {found.reason}. Give JSON-shaped data.", path=found.path
         ) from error
 
 
@@ -339,14 +391,26 @@ def _whole(data: Any) -> Any:
 
 def _kind_of(schema: dict[str, Any]) -> Any:
     from jsonschema import Draft202012Validator
+
+    return _kind_named_in(schema) or Draft202012Validator
+
+
+def _kind_named_in(schema: Any) -> Any:
+    """The kind of validator for the dialect that a schema names; None for none, or one that nobody knows."""
     from jsonschema.validators import validator_for
 
-    return validator_for(schema, default=Draft202012Validator)
+    if not isinstance(schema, dict) or not isinstance(schema.get("$schema"), str):
+        return None
+    try:
+        return validator_for(schema, default=None)
+    except ValueError:
+        return None  # no address of anything
 
 
 @lru_cache(maxsize=16)
 def _bounded(kind: Any) -> Any:
     """The same kind of validator, which looks at what a pattern may cost before it holds a text to it."""
+    from attrs import fields
     from jsonschema.validators import extend
 
     search = kind.VALIDATORS["pattern"]
@@ -356,7 +420,18 @@ def _bounded(kind: Any) -> Any:
             _work.get().spend(wanted, text)
         return search(validator, wanted, text, schema)
 
-    return extend(kind, {"pattern": pattern})
+    def evolve(validator: Any, **changes: Any) -> Any:
+        """The validator of a part: jsonschema's own would be without bounds where a part names a dialect."""
+        named = _kind_named_in(changes.setdefault("schema", validator.schema))
+        of_part = _bounded(named) if named else type(validator)
+        for field in fields(of_part):
+            if field.init and field.alias not in changes:
+                changes[field.alias] = getattr(validator, field.name)
+        return of_part(**changes)
+
+    bounded = extend(kind, {"pattern": pattern})
+    bounded.evolve = evolve
+    return bounded
 
 
 @lru_cache(maxsize=256)
@@ -373,18 +448,9 @@ def _formats() -> Any:
     from jsonschema import FormatChecker
 
     checker = FormatChecker(tuple(FormatChecker.checkers))
-    for name, kind in _FORMATS.items():
-        checker.checks(name, raises=ValueError)(_reads_as(kind))
+    for name, reads in formats.checks().items():
+        checker.checks(name, raises=ValueError)(reads)
     return checker
-
-
-def _reads_as(kind: type) -> Callable[[object], bool]:
-    def reads(text: object) -> bool:
-        if isinstance(text, str):
-            msgspec.convert(text, kind)
-        return True
-
-    return reads
 
 
 def _short(text: str) -> str:

@@ -146,7 +146,7 @@ class OpenWait(msgspec.Struct, frozen=True, gc=False):
 
     `delay_us` counts from now on the store's clock, `due_at` is a time on it; the earlier one is the wait's `due_at`.
     `interrupt` is for `ANSWER`, and becomes the `target`: a question that was asked under this key before is that one,
-    open again if it was withdrawn. `target` is given for `RUN` and `ROOM`.
+    open again if it was withdrawn or has expired. `target` is given for `RUN` and `ROOM`.
     """
 
     run: int

@@ -1,6 +1,7 @@
 """The journal: what a super-step has recorded, looked up by key.
 
-There is no order to replay. A step whose key is here returns its record; any other step is fresh. A record carries
+A step whose key is here returns its record; any other step is fresh. (In which order the records come back is another
+matter: `runtime/turns.py`.) A record carries
 the digest of its arguments, so a key that comes back with other arguments is seen (`Mismatch`) instead of being
 answered with somebody else's result.
 """
@@ -23,6 +24,10 @@ class Journal:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def places(self) -> Iterable[int]:
+        """Where in the log the records are."""
+        return (record.seq for record in self._records.values())
 
     def find(self, key: str) -> Checkpoint | None:
         """The record under this key, if there is one."""

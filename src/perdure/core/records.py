@@ -94,7 +94,7 @@ class WaitKind(IntEnum):
 
 
 class InterruptState(StrEnum):
-    """An interrupt's life: `open`, then one of the others, for good (but a withdrawn one may be asked again)."""
+    """An interrupt's life: `open`, then one of the others, for good (but what nobody answered may be asked again)."""
 
     OPEN = "open"
     ANSWERED = "answered"

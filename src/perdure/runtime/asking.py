@@ -8,9 +8,10 @@ is replayed does not get that answer: the run is held.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from msgspec.structs import replace
 
@@ -20,14 +21,20 @@ from perdure.core.codec import codec_for
 from perdure.core.durations import seconds
 from perdure.core.endings import Held
 from perdure.core.failures import cancellation
-from perdure.core.records import HeldReason, Interrupt, InterruptState, WaitKind, interrupt_id
+from perdure.core.keys import retry_place
+from perdure.core.records import HeldReason, Interrupt, InterruptState, WaitKind, interrupt_id, run_id
 from perdure.core.shown import shown
-from perdure.core.snapshot import spill
+from perdure.core.snapshot import spill, spilled
 from perdure.errors import InvalidAnswer, NotSerializable, TimedOut, UsageError
 from perdure.runtime.interruption import Cancelled
 from perdure.runtime.patience import outlast
 from perdure.runtime.recording import Call
 from perdure.runtime.settings import check_name
+from perdure.runtime.waiting import What
+from perdure.telemetry import emit
+
+ANSWERS_MAX: Final = 100
+"""Answers to one question that do not load, before the run is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ async def interrupt(
     try:
         if call.record is not None:
             return await call.at.replay(call.record, lambda recorded: decode_answer(schema, recorded))
-        record = await _answer(call, asked, delay_us, _fallback(on_timeout, schema))
+        record = await _answer(call, asked, delay_us, _fallback(on_timeout, schema), schema)
         return await call.made(record, lambda recorded: decode_answer(schema, recorded))
     except TimedOut:
         if on_timeout != "cancel":
@@ -63,36 +70,95 @@ async def interrupt(
         return await _cancel(call)
 
 
-async def _answer(call: Call, asked: NewInterrupt, delay_us: int | None, fallback: bytes | None) -> AppendCheckpoint:
-    """Ask, and wait for the answer or the end of the time; returns the record that was filed."""
+async def _answer(
+    call: Call, asked: NewInterrupt, delay_us: int | None, fallback: bytes | None, schema: Any
+) -> AppendCheckpoint:  # fmt: skip
+    """Ask, and wait for the answer or the end of the time; returns the record that was filed. Where an answer does not
+    load, which only this side can tell, the same is asked again, as a question of its own beside the first."""
     at = call.at
     shown, blobs = spill(asked.payload)
+    asks = What(delay_us=delay_us, blobs=blobs)
     with call.waiting():
-        question = replace(asked, id=await at.host.ids.take(1), payload=shown)
-        while True:
-            wait = await at.waiting.until(
-                call.key, WaitKind.ANSWER, delay_us=delay_us, interrupt=question, blobs=blobs
-            )  # fmt: skip
-            assert wait.target is not None
-            found = await at.host.reads.interrupts.one(wait.target)
-            at.check()
-            assert found is not None, f"{interrupt_id(wait.target)} is waited for, and not there"
-            _must_be(asked, found, call)
-            if found.state is InterruptState.ANSWERED:
-                assert found.answer is not None
-                record = call.result(found.answer)
-                at.submit(at.waiting.close(call.key, record))
+        for place in _places(call):
+            asks["interrupt"] = replace(asked, id=await at.host.ids.take(1), payload=shown)
+            try:
+                record, found = await _asked_at(call, place, asks, fallback=fallback, schema=schema)
+            except asyncio.CancelledError:
+                at.waiting.withdraw(place)
+                raise
+            if record is not None:
                 return record
-            if wait.due:
-                expired = TimedOut(f"nobody answered {interrupt_id(found.id)} in time")
-                record = call.failed(expired) if fallback is None else call.result(fallback)
-                if await call.done(at.waiting.close(call.key, record, expired=True)) is None:
-                    return record
+            at.submit(at.waiting.close(place))
+            asks = What(due_at=found.expires_at, blobs=blobs)
+    raise at.hold_unreadable(call.key, NotSerializable(f"none of {ANSWERS_MAX} answers is what the code asks for"))
 
 
-def _must_be(asked: NewInterrupt, found: Interrupt, call: Call) -> None:
+async def _asked_at(
+    call: Call, place: str, asks: What, *, fallback: bytes | None, schema: Any
+) -> tuple[AppendCheckpoint | None, Interrupt]:  # fmt: skip
+    """Wait at one place: the record that was filed, None for an answer that does not load; and the question."""
+    at = call.at
+    while True:
+        wait = await at.waiting.until(place, WaitKind.ANSWER, **asks)
+        assert wait.target is not None
+        found = await at.host.reads.interrupts.one(wait.target)
+        at.check()
+        assert found is not None, f"{interrupt_id(wait.target)} is waited for, and not there"
+        _must_be(asks["interrupt"], found, call)
+        if found.state is InterruptState.ANSWERED:
+            return await _answered(call, place, found, schema), found
+        if wait.due or found.state is not InterruptState.OPEN:  # nothing comes to one that is closed
+            expired = TimedOut(f"nobody answered {interrupt_id(found.id)} in time")
+            record = call.failed(expired) if fallback is None else call.result(fallback)
+            if await _expired(call, place, record):
+                return record, found
+
+
+def _places(call: Call) -> Iterator[str]:
+    """Where the question is asked, the first time and after answers that did not load; from where it was asked last."""
+    places = [call.key, *(retry_place(call.key, n) for n in range(1, ANSWERS_MAX))]
+    known = [n for n, place in enumerate(places) if call.at.waiting_for(place)]
+    return iter(places[max(known, default=0) :])
+
+
+async def _answered(call: Call, place: str, found: Interrupt, schema: Any) -> AppendCheckpoint | None:
+    """File the answer; None where it is none of the type that was asked for. Its own code has the last word on that."""
+    at, answer = call.at, found.answer
+    assert answer is not None
+    whole = answer if spilled(answer) is None else await at.load(answer)
+    at.check()
+    try:
+        decode_answer(schema, whole)
+    except NotSerializable as error:
+        emit("answer.unreadable", run=run_id(at.claimed.run), interrupt=interrupt_id(found.id), why=str(error))
+        return None
+    return _filed(call, place, call.result(answer))
+
+
+def _filed(call: Call, place: str, record: AppendCheckpoint) -> AppendCheckpoint:
+    """The wait is over, and this is on record."""
+    waiting = call.at.waiting
+    if place != call.key:
+        call.at.submit(waiting.close(place))
+    call.at.submit(waiting.close(call.key, record))
+    return record
+
+
+async def _expired(call: Call, place: str, record: AppendCheckpoint) -> bool:
+    """File that nobody has answered; not where somebody has after all."""
+    at = call.at
+    if place == call.key:
+        return await call.done(at.waiting.close(place, record, expired=True)) is None
+    batch = at.submit(at.waiting.close(place, expired=True))
+    await at.kept(batch)
+    if (at.claimed.run, at.number, place) in batch.done.result().bounced:
+        return False
+    return await call.done(at.waiting.close(call.key, record)) is None
+
+
+def _must_be(asked: NewInterrupt | None, found: Interrupt, call: Call) -> None:
     """What was answered must be what is asked now."""
-    if found.digest == asked.digest:
+    if asked is not None and found.digest == asked.digest:
         return
     detail = (
         f"question {call.key!r} was asked as {interrupt_id(found.id)} with another payload than the code asks with "
@@ -134,7 +200,9 @@ def _fallback(on_timeout: Any, schema: Any) -> bytes | None:
     value = on_timeout.value
     try:
         check_answer(schema_bytes(schema), value)
-        return canonical_bytes(value)
+        answer = canonical_bytes(value)
+        decode_answer(schema, answer)
+        return answer
     except InvalidAnswer as error:
         raise InvalidAnswer(
             f"on_timeout=Default({shown(value)}) is no answer to this question: at {error.path} its schema expects "

@@ -75,6 +75,11 @@ def _targets(waits: Sequence[Wait], kind: WaitKind) -> list[int]:
 
 
 def _words(wait: Wait, questions: dict[int, Interrupt], threads: dict[int, str]) -> str:
+    over = wait.due and wait.kind is not WaitKind.TIMER
+    return _what(wait, questions, threads) + (", whose time is over" if over else "")
+
+
+def _what(wait: Wait, questions: dict[int, Interrupt], threads: dict[int, str]) -> str:
     target = wait.target or 0
     match wait.kind:
         case WaitKind.TIMER:

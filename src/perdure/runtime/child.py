@@ -29,7 +29,6 @@ from perdure.runtime.payloads import load_payload
 from perdure.runtime.recording import Call
 from perdure.runtime.starting import checked_reason
 from perdure.store.pages import whole_log
-from perdure.store.protocol import Store
 
 if TYPE_CHECKING:
     from perdure.runtime.superstep import SuperStep
@@ -77,8 +76,9 @@ class Child(Handle[Any]):
     async def cancel(self, reason: str | None = None) -> RunState:
         why = CANCELLED_BY_PARENT if reason is None else checked_reason(reason)
 
-        async def request(store: Store) -> bytes:
-            row = await store.cancel(self._id, why, cancellation(why))
+        async def request(at: SuperStep) -> bytes:
+            await at.owned()
+            row = await at.host.store.cancel(self._id, why, cancellation(why))
             assert row is not None, f"{self.run_id} is to be cancelled, and not there"
             return _STATE.encode(row.state if row.state in TERMINAL else RunState.CANCELLED)
 
@@ -88,22 +88,23 @@ class Child(Handle[Any]):
         return found
 
     async def history(self) -> list[CheckpointInfo]:
-        async def log(store: Store) -> bytes:
-            return _LOG.encode([checkpoint_info(row) async for row in whole_log(store, self._id)])
+        async def log(at: SuperStep) -> bytes:
+            return _LOG.encode([checkpoint_info(row) async for row in whole_log(at.host.store, self._id)])
 
         found: list[CheckpointInfo] = await self._recorded(
             "history", (self.run_id,), log, lambda at, recorded: _LOG.decode(recorded)
         )
         return found
 
-    async def _look(self, store: Store) -> bytes:
+    async def _look(self, at: SuperStep) -> bytes:
+        store = at.host.store
         (run,) = await store.get_runs([self._id])
         results: list[bytes] = []  # the recorded result, which the view would have decoded
         info = await run_view(store, run, results.append)
         return _SEEN.encode(_Seen(info, results[0] if results else None))
 
     async def _recorded(
-        self, verb: str, args: tuple[Any, ...], act: Callable[[Store], Awaitable[bytes]],
+        self, verb: str, args: tuple[Any, ...], act: Callable[[SuperStep], Awaitable[bytes]],
         decode: Callable[[SuperStep, bytes], Any],
     ) -> Any:  # fmt: skip
         """What the store says once, for good. What was written before is on disk by then."""
@@ -112,7 +113,7 @@ class Child(Handle[Any]):
         if call.record is not None:
             return await at.replay(call.record, lambda recorded: decode(at, recorded))
         await at.flushed()
-        record = call.result(await outlast(verb, lambda: act(at.host.store)))
+        record = call.result(await outlast(verb, lambda: act(at)))
         at.check()
         at.submit(record)
         return await call.made(record, lambda recorded: decode(at, recorded))

@@ -14,6 +14,7 @@ from perdure.core.codec import codec_for
 from perdure.core.endings import Lost
 from perdure.core.records import run_id
 from perdure.core.requests import Parent, ParentGone, Started
+from perdure.core.shown import shown
 from perdure.errors import PerdureError, UsageError
 from perdure.runtime.child import Child
 from perdure.runtime.frames import agent_frame
@@ -48,6 +49,8 @@ async def start(
     """
     at = agent_frame("start").super_step
     found = _agent(at, agent)
+    if not isinstance(detached, bool):
+        raise UsageError(f"detached is {shown(detached)}; give True or False")
     made = await Call.of("start", f"start:{found.name}", (args, kwargs))
     if made.record is not None:
         number, name = await at.replay(made.record, _PLACE.decode)

@@ -100,8 +100,13 @@ class Execution:
     async def unwound(self) -> None:
         """Wait until the code of the last super-step has ended; not for ever."""
         if self._left is not None:
-            left, self._left = self._left, None
-            await left.unwound()
+            await self._left.unwound()
+            self._left = None
+
+    @property
+    def unwinds(self) -> bool:
+        """Whether some of its code has not ended, though it has been told to."""
+        return self._left is not None and self._left.ending is not None and self._left.unwinds
 
     async def _slice(self) -> Ending:
         while True:

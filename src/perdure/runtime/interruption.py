@@ -5,10 +5,7 @@ and `except CancelledError` run, and may call verbs. Whatever the code returns o
 ends as `cancelled`, or fails with `DeadlineExceeded`.
 
 An execution that begins when the interruption is known already, since a worker died in the cleaning up, say, must be
-interrupted at the same place as before. That place is where the recorded steps end. So code is replayed until no task
-is about to run; steps and waits without a record stand still at the `Gate` meanwhile; then the interruption is
-delivered. So is a `perdure.timeout` that has run out before. Where there are several, they come one at each rest, in
-the order in which they came before: the code goes on from one to where the next one met it.
+interrupted at the same place as before. That place is where the recorded steps end (`turns.py`).
 
 Cleaning up has a bound (`CleaningUp`): the run has lost already, and whoever is told so must not find it at work for
 ever.
@@ -17,15 +14,12 @@ ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from perdure.core.endings import Raised
 from perdure.errors import TimedOut
-from perdure.runtime.known import Durable
-from perdure.runtime.rest import Rest
 
 if TYPE_CHECKING:
     from perdure.runtime.superstep import SuperStep
@@ -52,65 +46,22 @@ class Overdue:
 Interruption = Cancelled | Overdue
 
 
-NOT_YET: Final = 2**31
-"""A place in the log behind all that is on record."""
-
-
-class Gate:
-    """Holds back what is not on record until interruptions have been delivered."""
-
-    def __init__(self, rest: Rest) -> None:
-        self._rest = rest
-        self._deliveries: list[tuple[int, Callable[[], None]]] = []
-        """What is to be delivered, and where in the log it was before; what is not on record yet comes last."""
-        self.waiting: list[Durable] = []
-
-    @property
-    def shut(self) -> bool:
-        """Whether something is still to be delivered."""
-        return bool(self._deliveries)
-
-    def deliver_at_rest(self, deliver: Callable[[], None], *, seq: int = NOT_YET) -> None:
-        """Call this once no task is about to run; until then the gate is shut. `seq` is that of its record."""
-        self._deliveries.append((seq, deliver))
-        self._deliveries.sort(key=lambda each: each[0])
-        if len(self._deliveries) == 1:
-            self._rest.settled.append(self._open)
-        self._rest.look_soon()
-
-    async def passed(self) -> None:
-        """Wait until it is open."""
-        while self._deliveries:
-            here = Durable()
-            self.waiting.append(here)
-            self._rest.look_soon()
-            try:
-                await here
-            finally:
-                self.waiting.remove(here)
-
-    def _open(self) -> None:
-        _, deliver = self._deliveries.pop(0)
-        deliver()
-        if self._deliveries:
-            self._rest.settled.append(self._open)
-            self._rest.look_soon()
-            return
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
+LOOKS: Final = 20
+"""How often the time of cleaning up is looked at: it is measured in as many parts."""
 
 
 class CleaningUp:
     """What code does after its interruption: for `clean_up_s` of a worker's time, and no longer. Then its super-step is
     closed, and ends as the interruption says.
 
-    What is parked meanwhile does not count, nor does a time in which nothing can be recorded. A worker that takes the
+    Time that is parked does not count (past a deadline nothing is parked, so all counts), nor does time in which
+    nothing can be recorded: a part of it counts if the lease is believed where that part ends. A worker that takes the
     run over, or takes it up again, gives it the whole time anew.
     """
 
     def __init__(self, at: SuperStep) -> None:
         self._at = at
+        self._left = LOOKS
         self._timer = self._begin()
 
     def end(self) -> None:
@@ -119,11 +70,13 @@ class CleaningUp:
 
     def _begin(self) -> asyncio.TimerHandle:
         # In a context of its own: that of the agent would hold on to it.
-        return asyncio.get_running_loop().call_later(self._at.host.clean_up_s, self._too_long, context=Context())
+        return asyncio.get_running_loop().call_later(self._at.host.clean_up_s / LOOKS, self._look, context=Context())
 
-    def _too_long(self) -> None:
+    def _look(self) -> None:
         at = self._at
-        if at.parking.under_way or not at.host.trust.holds:
+        if not at.parking.under_way and at.host.trust.holds:
+            self._left -= 1
+        if self._left > 0:
             self._timer = self._begin()
         else:
             limit = f"cleaning up did not end within {at.host.clean_up_s:g} s (clean_up_s of its worker)"

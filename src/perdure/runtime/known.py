@@ -6,7 +6,8 @@ A task that does not run waits on a future. Who resolves that future is known in
 - it is what `gather` waits on, and every unfinished child of it is known;
 - it is what `shield`, `asyncio.wait`, `as_completed` or a `TaskGroup` waits on: one of the run's known futures will
   resolve it, which is seen by what of asyncio's that future calls when it is done. (`asyncio.wait` and `as_completed`
-  name all the futures that can end it: each must be known.)
+  name all the futures that can end it: each must be known. So must the gathering or the shield between it and the run's
+  futures, for which others may be needed, too.)
 - it stands at a lock, a semaphore, an event, a condition or a queue that nobody but the run's own tasks has: as many
   references as lead to it from their stacks, so many there are, and no weak one.
 
@@ -41,7 +42,8 @@ class Known:
         self._parts = (tasks, waits)
         self._set: set[asyncio.Future[Any]] | None = None
         self._fed: dict[int, list[asyncio.Future[Any]]] | None = None
-        """By the id of a queue or a future: what fills it, where that is not one of the run's futures alone."""
+        """By the id of a queue: what fills it, where that is not one of the run's futures alone. By that of a future:
+        what resolves it."""
         self._local: dict[int, bool] = {}
         self._stacks: dict[int, list[Any]] = {}
         self._untimed: set[int] = set()
@@ -73,7 +75,7 @@ class Known:
         if self._fed is None:
             self._fed = {id(thing): filling for thing, filling in fed_by(self._own)}
         if id(future) in self._fed:
-            return self._first_unknown(_waited_for(chain))
+            return self._first_unknown([*self._fed[id(future)], *_waited_for(chain)])
         place = _place_of(future, chain)
         if place is None:
             return future
@@ -105,13 +107,14 @@ class Known:
 
 
 def fed_by(own: Iterable[asyncio.Future[Any]]) -> list[tuple[Any, list[asyncio.Future[Any]]]]:
-    """The futures that asyncio resolves when one of these is done, and the queues it fills; with a queue, all that
-    fill it."""
+    """The futures that asyncio resolves when one of these is done, each with the one that does; and the queues it
+    fills, each with all that fill it."""
     seen: set[int] = set()
     found: list[tuple[Any, list[asyncio.Future[Any]]]] = []
     left = list(own)
     while left:
-        for things in _called_with(left.pop()):
+        feeding = left.pop()
+        for things in _called_with(feeding):
             filling = [each for part in things if isinstance(part, set) for each in part]
             for thing in things:
                 if id(thing) in seen or isinstance(thing, asyncio.Task):
@@ -121,7 +124,7 @@ def fed_by(own: Iterable[asyncio.Future[Any]]) -> list[tuple[Any, list[asyncio.F
                 elif not isinstance(thing, asyncio.Queue):
                     continue
                 seen.add(id(thing))
-                found.append((thing, filling))
+                found.append((thing, [feeding] if isinstance(thing, asyncio.Future) else filling))
     return found
 
 

@@ -24,6 +24,9 @@ class Mailbox:
         self._read = 0
         self._in_hand: set[int] = set()
         """Taken, and not out of the mailbox yet: for the store they are still there."""
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        """Reads that have begun."""
         self._moved: list[asyncio.Future[None]] = []
         self._begun = at.number == at.claimed.super_step
 
@@ -68,16 +71,20 @@ class Mailbox:
         batch.done.add_done_callback(lambda _: self.gone(message))
 
     async def _more(self) -> bool:
-        """Read on; whether there was something."""
-        at, after = self._at, self._read
-        if not self._begun:
-            await at.flushed()  # what the super-step before has taken is out of it then
-            self._begun = True
-        page = await outlast(
-            "mailbox", lambda: at.host.store.mailbox(at.claimed.thread, limit=LIST_ROWS_MAX, after=after)
-        )
-        for message in page:
-            if message.seq > self._read:  # another branch may have read on meanwhile
+        """Read on; whether there was something. One read that begins now does for all the branches that ask."""
+        at, looks, read = self._at, self._looks, self._read
+        async with self._looking:
+            if self._looks > looks:
+                return self._read > read
+            if not self._begun:
+                await at.flushed()  # what the super-step before has taken is out of it then
+                self._begun = True
+            self._looks += 1
+            after = self._read  # a read that had begun before may have come in
+            page = await outlast(
+                "mailbox", lambda: at.host.store.mailbox(at.claimed.thread, limit=LIST_ROWS_MAX, after=after)
+            )
+            for message in page:
                 self._read = message.seq
                 self._unread[message.seq] = message
-        return bool(page)
+            return bool(page)

@@ -37,7 +37,7 @@ class Parking:
         self._task: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self.return_s: float | None = None
-        """What it has cost to come here, from the claim to the first rest; for so long it lingers."""
+        """What it has cost to come here, from the claim to the end of the replay; for so long it lingers."""
 
     @property
     def under_way(self) -> bool:
@@ -51,8 +51,9 @@ class Parking:
         if at.ending is not None or self.under_way or root is None or root.done():
             return
         if at.in_flight or not at.waiting.futures or at.waiting.awake or at.is_overdue():
+            self.at_work()
             return
-        if (left_s := self._worth_s()) > 0 and len(at.waiting.pending) > 1:
+        if (left_s := self._worth_s()) > 0 and len(at.waiting.futures) > 1:
             self._linger(left_s)
         else:
             self.begin()
@@ -66,7 +67,8 @@ class Parking:
         """How long it is worth staying."""
         at, now_s = self._at, self._at.host.clock.monotonic()
         if self.return_s is None:
-            self.return_s = min(now_s - at.claimed_s, LINGER_S_MAX)
+            came_s = now_s if at.replayed_s is None else at.replayed_s
+            self.return_s = min(came_s - at.claimed_s, LINGER_S_MAX)
         return at.waiting.came_s + self.return_s - now_s
 
     def _linger(self, for_s: float) -> None:
@@ -106,5 +108,4 @@ class Parking:
         if parked:
             at.close(Parked(at.waiting.timed or at.claimed.deadline_at is not None))
         else:
-            at.waiting.awake = True
-            at.host.waker.look()
+            at.waiting.stay_awake()

@@ -42,9 +42,10 @@ class Call:
         self.started_at = at.host.clock.wall_us()
 
     @classmethod
-    async def of(cls, verb: str, name: str, args: tuple[Any, ...] | None = None) -> Call:
+    async def of(cls, verb: str, name: str, args: tuple[Any, ...] | None = None, *, enters: bool = False) -> Call:
         """The call that is being made: its record, or leave to act. `args` are what a replay must repeat; None where
-        nobody looks."""
+        nobody looks. One that `enters` a block does not wait for the turn of its record, which says how it was left;
+        and where it was entered before, it is entered."""
         frame = agent_frame(verb)
         at = frame.super_step
         await at.enter()
@@ -52,7 +53,12 @@ class Call:
         digest = 0 if args is None else digest64((args, {}))
         record = at.recorded(key, digest, args or (), {})
         call = cls(at, key, digest, record)
-        if record is None:
+        if enters and (record is not None or at.waiting_for(key)):
+            return call
+        if record is not None:
+            if not at.turns.comes(record.seq):
+                await at.turns.stand(record.seq)
+        else:
             with call.waiting():  # it may have waited before, in another worker's hands
                 await at.fresh()
                 if at.host.committer.is_full:

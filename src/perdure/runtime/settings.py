@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from perdure.core.limits import CLEAN_UP_S, LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
+from perdure.core.limits import CLEAN_UP_S, DURATION_S_MAX, LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
 from perdure.core.shown import shown
 from perdure.errors import UsageError
 
 CONCURRENCY = 1000
 LEASE_S_MIN = 0.5
 """Below this, an ordinary pause of a busy machine would cost a worker its runs."""
+WHOLE_MAX = 2**31 - 1
+"""Of a setting that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,21 @@ class WorkerSettings:
     grace_s: float = 30.0
     """What a draining worker gives its steps in flight before it hands their runs back all the same."""
     clean_up_s: float = CLEAN_UP_S
-    """What the code of a cancelled or overdue run has to clean up, parked time not counted."""
+    """What the code of a cancelled or overdue run has to clean up; parked time not counted, but an overdue run is not
+    parked."""
     recoveries_max: int = RECOVERIES_MAX
     stall_limit_s: float = STALL_LIMIT_S
 
     def __post_init__(self) -> None:
-        _positive("concurrency", self.concurrency)
+        _whole("concurrency", self.concurrency)
         _positive("poll_s", self.poll_s)
         _positive("stall_limit_s", self.stall_limit_s)
         _positive("clean_up_s", self.clean_up_s)
-        _positive("recoveries_max", self.recoveries_max)
-        if self.lease_s < LEASE_S_MIN:
-            raise UsageError(f"lease_s is {self.lease_s:g}; it must be at least {LEASE_S_MIN} seconds")
-        if self.grace_s < 0:
-            raise UsageError(f"grace_s is {self.grace_s:g}; it must not be negative")
+        _whole("recoveries_max", self.recoveries_max)
+        if not _is_number(self.lease_s) or self.lease_s < LEASE_S_MIN:
+            raise UsageError(f"lease_s is {shown(self.lease_s)}; it must be at least {LEASE_S_MIN} seconds")
+        if not _is_number(self.grace_s) or self.grace_s < 0:
+            raise UsageError(f"grace_s is {shown(self.grace_s)}; it must be a number of seconds, and not negative")
         if not self.queues:
             raise UsageError("queues is empty; name at least one queue, or leave it out")
         for text in (self.name, self.deployment, *self.queues):
@@ -60,7 +64,9 @@ def worker_settings(**given: Any) -> WorkerSettings:
     values["deployment"] = deployment_name(values.get("deployment"))
     queues = values.get("queues", ("default",))
     if isinstance(queues, str):
-        raise UsageError(f'queues is the string {queues!r}; give a list, such as ["default"]')
+        raise UsageError(f'queues is the string {shown(queues)}; give a list, such as ["default"]')
+    if not isinstance(queues, Iterable):
+        raise UsageError(f'queues is {shown(queues)}; give a list of names, such as ["default"]')
     values["queues"] = tuple(queues)
     return WorkerSettings(**values)
 
@@ -68,6 +74,8 @@ def worker_settings(**given: Any) -> WorkerSettings:
 def deployment_name(given: str | None = None) -> str:
     """The version this process serves: the name given, else `$PERDURE_DEPLOYMENT`, else `default`; plus the Python
     minor version, on which task scopes can depend (see `frames.py`)."""
+    if given is not None and not isinstance(given, str):
+        raise UsageError(f"deployment is {shown(given)}; give its name as text, or leave it out")
     name = given or os.environ.get("PERDURE_DEPLOYMENT") or "default"
     suffix = f"+py{sys.version_info.major}.{sys.version_info.minor}"
     return name if name.endswith(suffix) else name + suffix
@@ -86,9 +94,19 @@ def check_name(what: str, text: object, chars_max: int = NAME_CHARS_MAX) -> str:
     return text
 
 
-def _positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+def _positive(name: str, value: object) -> None:
+    if not _is_number(value) or not value > 0:
         raise UsageError(f"{name} is {shown(value)}; it must be a number above 0")
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= WHOLE_MAX:
+        raise UsageError(f"{name} is {shown(value)}; it must be a whole number from 1 to {WHOLE_MAX:,}")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """A finite one that a clock can be set by."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= DURATION_S_MAX
 
 
 def _number(variable: str, convert: type, default: float) -> Any:

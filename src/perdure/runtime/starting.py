@@ -29,7 +29,7 @@ from perdure.core.requests import (
 )
 from perdure.core.shown import shown
 from perdure.core.snapshot import spill
-from perdure.core.times import due_us
+from perdure.core.times import due_us, earliest
 from perdure.errors import Conflict, StartMismatch, ThreadBusy, UnknownAgent, UsageError
 from perdure.runtime.callables import name_of
 from perdure.runtime.ids import IdSource
@@ -75,7 +75,7 @@ async def start_request(
         id=first, thread=first + 1, thread_id=thread_id or run_id(first), agent=agent.name, queue=where, priority=rank,
         delay_us=delay_us, key=key, digest=digest(canonical((agent.name, bound.args, bound.kwargs))), payload=payload,
         if_busy=mode, tenant=tenant, tags=labels, blobs=blobs, deadline_us=deadline_us,
-        deadline_at=min((at for at in (limit, deadline_at) if at is not None), default=None), parent=parent,
+        deadline_at=earliest(limit, deadline_at), parent=parent,
         displaced=cancellation(in_its_place(first)) if mode in DISPLACING else b"",
     )  # fmt: skip
 

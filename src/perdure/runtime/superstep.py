@@ -34,7 +34,7 @@ from perdure.errors import NotInRun, NotSerializable, StoreError, UsageError
 from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
-from perdure.runtime.interruption import Cancelled, CleaningUp, Gate, Interruption
+from perdure.runtime.interruption import Cancelled, CleaningUp, Interruption
 from perdure.runtime.known import Durable
 from perdure.runtime.log import Log
 from perdure.runtime.mailbox import Mailbox
@@ -42,6 +42,7 @@ from perdure.runtime.parking import Parking
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.rest import Rest
 from perdure.runtime.tasks import Tasks
+from perdure.runtime.turns import Turns
 from perdure.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class SuperStep(Log):
         super().__init__(host, claimed, number=number, after=after)
         self.claimed_s = claimed_s
         """When it was claimed, on the machine's monotonic clock."""
+        self.replayed_s: float | None = None
+        """When its code came to the first thing that has no record, on the same clock."""
         self.cleaning_up: CleaningUp | None = None
         """Its code has been told of an interruption, and does what it does all the same."""
         self.interruption: Interruption | None = None
@@ -100,7 +103,7 @@ class SuperStep(Log):
         if self.ending is not None or (self.host.draining and not self.in_flight):
             self.close(self.ending or HandedBack())
         elif self.interruption is not None:
-            self.gate.deliver_at_rest(self._deliver)
+            self.turns.deliver(self._deliver)
         try:
             await self._over
         except asyncio.CancelledError:  # the process is going down
@@ -129,7 +132,7 @@ class SuperStep(Log):
             self.parking.end()
         self._over = self.cleaning_up = None
         self.tasks.let_go()
-        for part in ("rest", "gate", "waiting", "mail", "parking"):
+        for part in ("rest", "turns", "waiting", "mail", "parking"):
             self.__dict__.pop(part, None)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
@@ -138,10 +141,11 @@ class SuperStep(Log):
 
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
-        self._end(ending)
-        if isinstance(self.ending, Parked):
-            self.tasks.see()
-            self.waiting.unwind(self._unwind())
+        ends_here = self.ending is None
+        if isinstance(self._end(ending), Parked):
+            if ends_here:  # else its code is cleaning up by now, and may wait in it
+                self.tasks.see()
+                self.waiting.unwind(self._unwind())
         else:
             self.tasks.tell()
         self._wake()
@@ -150,7 +154,7 @@ class SuperStep(Log):
         """Cancel the agent's code, which may clean up. A cancellation goes before a deadline; neither comes twice."""
         if self.interruption is None:
             self.interruption = why
-            self.gate.deliver_at_rest(self._deliver)
+            self.turns.deliver(self._deliver)
         elif isinstance(why, Cancelled):
             self.interruption = why
             self.rest.look_soon()  # what could not be parked without knowing of it can be now
@@ -158,7 +162,7 @@ class SuperStep(Log):
     @functools.cached_property
     def rest(self) -> Rest:
         """Sees when all its tasks wait."""
-        return Rest(self.tasks.unfinished, self._durables, on_rest=self.parking.at_rest, on_raw=self.parking.at_work)
+        return Rest(self.tasks.unfinished, self._durables, on_rest=self._at_rest, on_raw=self._at_work)
 
     @functools.cached_property
     def parking(self) -> Parking:
@@ -171,9 +175,9 @@ class SuperStep(Log):
         return self.cleaning_up is not None and isinstance(self.interruption, Cancelled)
 
     @functools.cached_property
-    def gate(self) -> Gate:
-        """Where what has no record waits for an interruption."""
-        return Gate(self.rest)
+    def turns(self) -> Turns:
+        """In which order its code gets what is on record."""
+        return Turns(self, self.journal.places())
 
     @functools.cached_property
     def waiting(self) -> Waiting:
@@ -218,6 +222,8 @@ class SuperStep(Log):
         if record is None:
             await self.fresh()
             return await step.perform(self, key, digest, args, kwargs)
+        if not self.turns.comes(record.seq):
+            await self.turns.stand(record.seq)
         return await self.replay(record, step.codec.decode)
 
     def recorded(self, key: str, digest: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Checkpoint | None:
@@ -235,10 +241,11 @@ class SuperStep(Log):
             await self._refuse()
 
     async def fresh(self) -> None:
-        """What comes before anything that has no record: an interruption, if one is to be delivered here."""
-        if "gate" in self.__dict__ and self.gate.shut:
-            await self.gate.passed()
-            self.check()
+        """What comes before anything that has no record: all that has one, and an interruption, if there is one."""
+        if self.journal or "turns" in self.__dict__:
+            await self.turns.begin()
+        if self.replayed_s is None:
+            self.replayed_s = self.host.clock.monotonic()
 
     def record_value(
         self,
@@ -254,6 +261,7 @@ class SuperStep(Log):
         key = scope.key(name)
         record = self.journal.find(key)
         if record is not None:
+            self.turns.passed(record.seq)
             return decode(record.payload)
         at = self.host.clock.wall_us()
         payload = encode(make())
@@ -279,6 +287,15 @@ class SuperStep(Log):
         while not self.host.trust.holds:
             await self.host.trust.regained()
             self.check()
+
+    async def owned(self) -> None:
+        """Wait until this worker may act for the run, and see that the run is still its own: before it does something
+        to another run that no fence guards. (What somebody does in the moment between this and that is not seen.)"""
+        await self.admit()
+        if not await self.waiting.is_here():
+            self.close(Lost("another worker has claimed it"))
+        await self.trusted()
+        self.check()
 
     def hold_unreadable(self, key: str, error: Exception) -> NoReturn:
         """Hold the run: what is on record does not load as what the code declares."""
@@ -333,8 +350,19 @@ class SuperStep(Log):
             self.hold_unreadable(record.key, error)
         raise failure(payload, run=self.claimed.run, key=record.key, attempts=record.attempt)
 
+    def _at_rest(self) -> None:
+        """All its tasks are known to wait."""
+        if "turns" not in self.__dict__ or not self.turns.stuck():
+            self.parking.at_rest()
+
+    def _at_work(self) -> None:
+        """Some of them do not, or nobody knows what for."""
+        if "turns" in self.__dict__:
+            self.turns.unknown()
+        self.parking.at_work()
+
     def _durables(self) -> list[Durable]:
-        held_back = self.gate.waiting if "gate" in self.__dict__ else []
+        held_back = self.turns.waiting if "turns" in self.__dict__ else []
         return [*self.waiting.futures, *held_back]
 
     def _deliver(self) -> None:
@@ -343,7 +371,7 @@ class SuperStep(Log):
             self.tasks.root.cancel(str(self.interruption))
 
     def is_overdue(self) -> bool:
-        """Whether its deadline has come: parked, it would be claimable at once, again and again."""
+        """Whether its deadline has come: parked, it would be claimable at once, again and again, so it is not."""
         claimed = self.claimed
         if claimed.deadline_at is None:
             return False

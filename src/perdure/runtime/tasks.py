@@ -47,6 +47,9 @@ class Tasks:
         if self.over is not None:
             task.cancel()
 
+    def __len__(self) -> int:
+        return len(self._others)
+
     def unfinished(self) -> list[asyncio.Future[Any]]:
         """Those that have not ended."""
         return [task for task in (self.root, *self._others) if task is not None and not task.done()]

@@ -39,6 +39,7 @@ from perdure.runtime.settings import WorkerSettings
 from perdure.runtime.starts import Starts
 from perdure.runtime.step import Durability
 from perdure.runtime.surroundings import SideLoop, Surroundings
+from perdure.runtime.tasks import MOMENT_S
 from perdure.runtime.threads import post
 from perdure.runtime.trust import Trust
 from perdure.runtime.waker import Waker
@@ -126,14 +127,16 @@ class Tenure:
 
     async def drain(self) -> None:
         """Claim nothing new; hand back what waits, let bodies in flight finish (for `grace_s`), retire the row. The
-        lease is renewed until the very end. A store that stays away cannot hold a worker for ever: after
-        `HAND_BACK_S` it goes as if it had been killed, and others take its runs over."""
+        lease is renewed until the very end. Code that was told to end has its time for that, as ever (`tasks.py`). A
+        store that stays away cannot hold a worker for ever: after `HAND_BACK_S` it goes as if it had been killed, and
+        others take its runs over."""
         self.draining = True
         emit("worker.draining", worker=worker_id(self.worker), runs=len(self.executions))
         for execution in tuple(self.executions.values()):
             execution.drain()
         await self.claimer.stop()
         await self._bodies()
+        await self._code()
         try:
             async with asyncio.timeout(HAND_BACK_S):
                 await self._empty.wait()
@@ -156,6 +159,13 @@ class Tenure:
         await first_of(self._empty, self._hurry, timeout_s=self.settings.grace_s)
         if not self._empty.is_set():
             self.hand_back()
+
+    async def _code(self) -> None:
+        """Let code that was told to end have the time that it is given. A run is given back after it, and the store is
+        not to blame for how long that takes."""
+        await first_of(self._empty, self.lost, timeout_s=MOMENT_S)
+        while not self.lost.is_set() and any(execution.unwinds for execution in self.executions.values()):
+            await first_of(self._empty, self.lost, timeout_s=MOMENT_S)
 
     def lose(self, why: str) -> None:
         """This identity is not alive any more: tell every execution, write nothing."""

@@ -59,13 +59,15 @@ class timeout:  # noqa: N801 - a verb, as asyncio.timeout is
         assert task is not None, "agent code runs in a task"
         self._task: asyncio.Task[Any] = task
         self._cancelling = task.cancelling()
-        self._call = call = await Call.of("timeout", "timeout")
+        self._call = call = await Call.of("timeout", "timeout", enters=True)
         at = call.at
         if call.record is None:
             at.waiting.watch(call.key, self._due, delay_us=int(self._limit_s * 1_000_000))
-        elif await at.replay(call.record, _FIRED.decode):
+        elif not await at.replay(call.record, _FIRED.decode):
+            at.turns.passed(call.record.seq)
+        else:
             self._fired = True
-            at.gate.deliver_at_rest(self._cancel, seq=call.record.seq)
+            at.turns.deliver(self._cancel, seq=call.record.seq)
         return self
 
     async def __aexit__(
@@ -91,7 +93,7 @@ class timeout:  # noqa: N801 - a verb, as asyncio.timeout is
             return
         self._fired = True
         at.submit(at.waiting.close(call.key, call.result(_FIRED.encode(True)), expired=True))
-        at.gate.deliver_at_rest(self._cancel)
+        at.turns.deliver(self._cancel)
 
     def _cancel(self) -> None:
         if not self._left:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from perdure.core.changes import (
@@ -52,14 +53,21 @@ EARLY_S = 0.005
 class Pending:
     """A wait that is open, and who stands at it."""
 
-    __slots__ = ("due_s", "future", "key", "on_ready")
+    __slots__ = ("due_s", "future", "key", "on_ready", "opened")
 
-    def __init__(self, key: str, due_s: float | None) -> None:
+    def __init__(self, key: str, due_s: float | None, opened: Batch[Change, CommitOutcome] | None = None) -> None:
         self.key = key
+        self.opened = opened
+        """What puts its row on disk; None where the claim found it there."""
         self.due_s = due_s
         """When to look at the latest, on the machine's monotonic clock."""
         self.future: Durable | None = None
         self.on_ready: Callable[[Wait], None] | None = None
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether there is anything to look at."""
+        return self.opened is None or self.opened.done.done()
 
 
 class Waiting:
@@ -79,8 +87,10 @@ class Waiting:
         """Whether the run that is being parked knows of its cancellation."""
         self.awake = False
         """The store would not let go of the run: it is not asked again before the waker has looked."""
-        self._rows = {wait.key for wait in waits}
-        """Keys of the waits that have a row, or are about to."""
+        self._awake_since = 0
+        """The last look of the waker that had begun by then."""
+        self._rows = {wait.key: self._time_s(wait.due_at) for wait in waits}
+        """The waits that have a row, or are about to: their times on the machine's monotonic clock, about."""
         self._opened: Batch[Change, CommitOutcome] | None = None
         """What puts the newest of them on disk."""
 
@@ -110,7 +120,6 @@ class Waiting:
         pending = self.pending[key]
         pending.future = Durable()
         at.rest.look_soon()
-        at.host.waker.look_at(pending.due_s)
         try:
             return self._same(await pending.future, asked)
         except asyncio.CancelledError:
@@ -141,7 +150,6 @@ class Waiting:
             on_ready(found)
             return
         self.pending[key].on_ready = on_ready
-        self._at.host.waker.look_at(self.pending[key].due_s)
 
     def close(
         self, key: str, record: AppendCheckpoint | None = None, *, take: int | None = None, expired: bool = False
@@ -150,7 +158,7 @@ class Waiting:
         claimed = self._at.claimed
         self.pending.pop(key, None)
         self._known.pop(key, None)
-        self._rows.discard(key)
+        self._rows.pop(key, None)
         return CloseWait(claimed.run, claimed.fence, claimed.thread, self._at.number, key, record, take, expired)
 
     def withdraw(self, key: str) -> None:
@@ -171,7 +179,7 @@ class Waiting:
         if pending is None:
             return
         if not wait.ready:
-            pending.due_s = self._due_s(wait.due_at)
+            pending.due_s = self._not_yet(self._time_s(wait.due_at))
             return
         del self.pending[wait.key]
         self.came_s = self._at.host.clock.monotonic()
@@ -180,9 +188,15 @@ class Waiting:
         elif pending.future is not None and not pending.future.done():
             pending.future.set_result(wait)
 
-    def looked(self) -> None:
-        """The waker has looked, and delivered what had come."""
-        if self.awake:
+    def stay_awake(self) -> None:
+        """The store would not let go of the run: something has come, which the next look finds."""
+        self.awake = True
+        self._awake_since = self._at.host.waker.looks
+        self._at.host.waker.look()
+
+    def looked(self, look: int) -> None:
+        """This look of the waker's has delivered what had come; perhaps before the store was asked."""
+        if self.awake and look > self._awake_since:
             self.awake = False
             self._at.rest.look_soon()
 
@@ -211,11 +225,11 @@ class Waiting:
             run = self._at.claimed.run
             if run in outcome.awake:
                 return False
-            return self._knows or run not in outcome.cancelled or not await self._is_here()
+            return self._knows or run not in outcome.cancelled or not await self.is_here()
         finally:
             self.parking = False
 
-    async def _is_here(self) -> bool:
+    async def is_here(self) -> bool:
         """Whether the run is still in this worker's hands. A parking that had been written, and was sent again since
         its answer was lost, is answered as one that was not where the run's cancellation was requested meanwhile."""
         claimed, host = self._at.claimed, self._at.host
@@ -234,19 +248,27 @@ class Waiting:
             if known.ready:
                 self.came_s = at.host.clock.monotonic()
                 return known
-            self.pending[key] = Pending(key, self._due_s(known.due_at))
+            self.pending[key] = Pending(key, self._not_yet(self._rows[key]))
+            at.host.waker.look_at(self.pending[key].due_s)
             return None
         self.used = True
-        self._rows.add(key)
-        self._opened = at.submit(asked)
-        delay_us = asked.delay_us
-        times = [self._due_s(asked.due_at), None if delay_us is None else at.host.clock.monotonic() + delay_us / 1e6]
-        self.pending[key] = Pending(key, min((time for time in times if time is not None), default=None))
+        if key not in self._rows:  # else it has a row, and the time that this says
+            delayed_s = None if asked.delay_us is None else at.host.clock.monotonic() + asked.delay_us / 1e6
+            self._rows[key] = _first(self._time_s(asked.due_at), delayed_s)
+        self._opened = opened = at.submit(asked)
+        self.pending[key] = pending = Pending(key, self._not_yet(self._rows[key]), opened)
+        if pending.due_s is not None:  # before its row is on disk there is nothing to look at
+            opened.done.add_done_callback(lambda _: at.host.waker.look_at(pending.due_s), context=Context())
         return None
 
-    def _due_s(self, due_at: int | None) -> float | None:
-        """When a time on the store's clock comes on the machine's, about; not before now."""
-        if due_at is None:
-            return None
-        at = self._at
-        return max(at.claimed_s + (due_at - at.claimed.now) / 1e6, at.host.clock.monotonic() + EARLY_S)
+    def _time_s(self, due_at: int | None) -> float | None:
+        """When a time on the store's clock comes on the machine's, about."""
+        return None if due_at is None else self._at.claimed_s + (due_at - self._at.claimed.now) / 1e6
+
+    def _not_yet(self, at_s: float | None) -> float | None:
+        """When to look at a time that has not come by the store's clock; not at once."""
+        return None if at_s is None else max(at_s, self._at.host.clock.monotonic() + EARLY_S)
+
+
+def _first(*times_s: float | None) -> float | None:
+    return min((time_s for time_s in times_s if time_s is not None), default=None)

@@ -34,6 +34,8 @@ class Waker:
         self._wake = asyncio.Event()
         self._told = False
         """Whether something may have come for any run, besides times that are due."""
+        self.looks = 0
+        """How many looks have begun."""
         self._at_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf = tenure.store.listen(self._hear)
@@ -88,6 +90,7 @@ class Waker:
         return REST_S
 
     async def _look(self, told: bool) -> None:
+        self.looks = look = self.looks + 1
         executions = dict(self._tenure.executions)  # those of now: an answer is not for one that begins meanwhile
         if not executions or self._tenure.lost.is_set():
             return
@@ -105,7 +108,7 @@ class Waker:
                 current.waiting.feed(wait)
         for run in (*due, *others):
             if (current := executions[run].current) is not None and current.has_waits:
-                current.waiting.looked()
+                current.waiting.looked(look)
         self._look_when_due()
 
     def _is_due(self, execution: Execution) -> bool:
@@ -131,5 +134,9 @@ class Waker:
 
 
 def _pending(execution: Execution) -> list[Pending]:
+    """What there is to be looked at: a wait without a row yet is looked at once it has one, and one of a run that is
+    being parked once the store has said that it stays."""
     step = execution.current
-    return list(step.waiting.pending.values()) if step is not None and step.has_waits else []
+    if step is None or not step.has_waits or step.waiting.parking:
+        return []
+    return [each for each in step.waiting.pending.values() if each.on_disk]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from perdure.core.changes import OpenWait
@@ -10,13 +12,16 @@ from perdure.core.requests import Answered, AnswerOutcome, InterruptFilter, NewA
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 
+UNANSWERED: Final = frozenset({InterruptState.WITHDRAWN, InterruptState.EXPIRED})
+"""Closed without an answer: asked again, the question is open again."""
+
 
 def ask(tables: Tables, change: OpenWait, expires_at: int | None, *, now: int) -> int:
     """Put the question, or the one that was put under this key before; its id."""
     new, run, at = change.interrupt, tables.runs[change.run], (change.super_step, change.key)
     assert new is not None
     if (before := tables.asked[run.id].get(at)) is not None:
-        if tables.interrupts[before].state is InterruptState.WITHDRAWN:
+        if tables.interrupts[before].state in UNANSWERED:
             _set(tables, before, state=InterruptState.OPEN, expires_at=expires_at)
         return before
     tables.asked[run.id][at] = new.id

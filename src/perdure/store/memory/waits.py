@@ -123,7 +123,7 @@ def park(tables: Tables, change: ParkRun, *, now: int) -> bool:
     waits = of_runs(tables, [change.run], now=now)
     if not waits or any(wait.ready for wait in waits):
         return False
-    times = [wait.due_at for wait in waits] + [tables.runs[change.run].deadline_at]
-    ready_at = min((time for time in times if time is not None), default=limits.NEVER_US)
+    first = earliest(*(wait.due_at for wait in waits), tables.runs[change.run].deadline_at)
+    ready_at = limits.NEVER_US if first is None else first
     tables.move(change.run, state=RunState.WAITING, worker=None, strikes=0, ready_at=ready_at)
     return True

@@ -119,14 +119,15 @@ class Waits:
         return True
 
     def _ask(self, at: Place, asked: NewInterrupt, due_at: int | None) -> int:
-        """The interrupt at this place: a new one, or the one that was asked there before."""
+        """The interrupt at this place: a new one, or the one that was asked there before, open again where nobody
+        answered it."""
         question = self.questions.get(at)
         if question is None:
             a = asked
             what = (a.name, a.payload, a.schema, a.digest, a.on_timeout, a.assignee)
             row = (a.id, *at, *what, self.tx.now)
             self.questions[at] = question = Question(a.id, InterruptState.OPEN, due_at, row)
-        elif question.state is InterruptState.WITHDRAWN:
+        elif question.state in (InterruptState.WITHDRAWN, InterruptState.EXPIRED):
             question.move(InterruptState.OPEN, due_at)
         return question.id
 

@@ -270,6 +270,34 @@ class Asking(Harness):
         assert isinstance(await bench.store.answer(answer(asked)), Answered)
         assert (await bench.claim_one(worker)).waits[0].target == asked
 
+    @scenario
+    async def test_a_question_that_has_expired_is_open_again_when_its_record_is_dropped_and_it_is_asked_again(
+        self, bench: Bench
+    ) -> None:
+        worker, claimed = await bench.begin("t")
+        opening = wait(claimed, "q", WaitKind.ANSWER, interrupt=await bench.question(), delay_s=60)
+        await bench.commit(worker, opening)
+        asked = (await bench.waits(claimed.run))["q"].target
+        assert asked is not None
+        await bench.advance_s(61)
+        await bench.commit(worker, close(claimed, "q", b"expired", expired=True, record={"failed": True}))
+        await bench.commit(worker, opening)  # again, late
+        expired = await bench.interrupt(asked)
+        assert expired.state is EXPIRED and await bench.waits(claimed.run) == {}
+        await bench.commit(worker, fail(claimed, waited=True))
+        await bench.store.retry(claimed.run, ["q"])
+        second = await bench.claim_one(worker)
+
+        await bench.ask_in(worker, second, "q", delay_s=60)
+
+        row, found = (await bench.waits(claimed.run))["q"], await bench.interrupt(asked)
+        assert (row.target, row.ready, row.due) == (asked, False, False)
+        assert (found.state, found.expires_at, found.created_at) == (OPEN, row.due_at, expired.created_at)
+        assert row.due_at is not None and expired.expires_at is not None and row.due_at > expired.expires_at
+        await bench.commit(worker, park(second))
+        assert isinstance(await bench.store.answer(answer(asked)), Answered)
+        assert (await bench.claim_one(worker)).waits[0].target == asked
+
     # -- expiry ----------------------------------------------------------------------------------------------
 
     @scenario

@@ -231,7 +231,7 @@ class Witness:
         self.readiness.busy_at[claimed.run] = self.world.now
         if step.ending is not None:
             self.blame(f"{where}, began after its super-step had ended: {step.ending}")
-        if "gate" in vars(step) and step.gate.shut and at.effect_key is None:  # its intent may be on disk by then
+        if "turns" in vars(step) and step.turns.interrupts and at.effect_key is None:  # its intent may be on disk
             self.blame(f"{where}, began though its run is about to be interrupted")
         record = self.look.logs.get(claimed.run, {}).get((number, at.key))
         if record is not None and record.fence <= claimed.fence:

@@ -303,8 +303,8 @@ begin
 end
 $$;
 
--- OpenWait. The question that was asked under a key before is that one. A run that is waited for is marked, so that its
--- end looks for those who wait; a claim may just have passed over it.
+-- OpenWait. The question that was asked under a key before is that one, open again where nobody answered. A run that is
+-- waited for is marked, so that its end looks for those who wait; a claim may just have passed over it.
 create or replace function perdure.open_waits(
   p_fresh boolean[], o_run bigint[], o_super_step integer[], o_key text[], o_kind smallint[], o_delay_us bigint[],
   o_due_at bigint[], o_target bigint[], o_labels text[],
@@ -333,7 +333,7 @@ begin
     and o.id is not null
   on conflict (run, super_step, key) do update
   set state = 'open', expires_at = excluded.expires_at
-  where i.state = 'withdrawn';
+  where i.state in ('withdrawn', 'expired');
 
   insert into perdure.waits (run, opened_at, due_at, target, super_step, kind, key, labels)
   select

@@ -69,7 +69,7 @@ def _changed(write: Write, was: Interrupt, asked: Interrupt) -> Iterator[str]:
         ):  # expired, and nobody has noted it
             if not _may_be_withdrawn(write, asked):
                 yield f"{name} was withdrawn by {write.verb}"
-        case (InterruptState.WITHDRAWN, InterruptState.OPEN | InterruptState.EXPIRED):
+        case (InterruptState.WITHDRAWN | InterruptState.EXPIRED, InterruptState.OPEN | InterruptState.EXPIRED):
             if not openings(write, asked.run, asked.key):
                 yield f"{name} is open again, and nobody has asked again"
         case _:
