@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.answers import check_answer
+from perdure.core.formats import NAIVE, NAIVE_TIME, ZONED
 from perdure.errors import InvalidAnswer
 
 DEPTH_MAX: Final = 4
@@ -119,10 +120,15 @@ def _object(schema: Schema, root: Schema, depth: int) -> str:
     return f"an object {', '.join(told)}"
 
 
+_ZONES: Final = {ZONED: " with its offset from UTC", NAIVE: " without an offset", NAIVE_TIME: " without an offset"}
+"""Of times, by the pattern that asks for it."""
+
+
 def _text(schema: Schema) -> str:
     what = _FORMATS.get(str(schema.get("format", schema.get("contentEncoding", ""))), ("a text", ""))[0]
     pattern = schema.get("pattern")
-    what += f" that matches {pattern}" if isinstance(pattern, str) else ""
+    if isinstance(pattern, str):
+        what += _ZONES.get(pattern, f" that matches {pattern}")
     return what + _range(schema, "minLength", "maxLength", " characters")
 
 
