@@ -281,17 +281,19 @@ def test_each_unknown_try_is_its_own_question() -> None:
 # -- cancelled in flight ----------------------------------------------------------------------------------------------
 
 
-def test_an_effect_in_flight_is_seen_to_its_end_before_a_cancellation_is_delivered() -> None:
-    """C36: one effect is done, and the rest are not."""
+def test_c36_a_cancellation_in_the_first_of_five_effects_waits_for_it_undoes_it_and_begins_no_other() -> None:
     app = fresh_app()
     in_flight, go_on = asyncio.Event(), asyncio.Event()
-    done: list[int] = []
+    done: list[str] = []
 
-    @perdure.effect
+    def give_back(number: int) -> None:
+        done.append(f"{number} given back")
+
+    @perdure.effect(undo=give_back)
     async def buy(number: int) -> int:
         in_flight.set()
         await go_on.wait()
-        done.append(number)
+        done.append(f"{number} bought")
         return number
 
     @app.agent
@@ -307,10 +309,10 @@ def test_an_effect_in_flight_is_seen_to_its_end_before_a_cancellation_is_deliver
         go_on.set()
         with pytest.raises(perdure.RunCancelled):
             await handle.result(timeout=20)
-        assert await states(app) == ["done"]
+        assert await states(app) == ["undone"]
 
     run(app, main)
-    assert done == [0]
+    assert done == ["0 bought", "0 given back"]
 
 
 def test_a_time_out_around_an_effect_waits_for_its_outcome() -> None:
