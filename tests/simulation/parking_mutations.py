@@ -127,7 +127,7 @@ PARKING = (
     Mutation(
         "A parking whose answer was lost is taken for one that was refused",
         "is on disk; it is not",
-        replaced(Waiting, "_is_here", _here),
+        replaced(Waiting, "is_here", _here),
     ),
     Mutation("The youngest message is received first", "which came first", wrapped(Mailbox, "next", _youngest_first)),
     Mutation(

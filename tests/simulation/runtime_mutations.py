@@ -182,7 +182,7 @@ RUNTIME = (
     Mutation(
         'A step with durability="sync" returns before its record is on disk',
         "went on after step",
-        replaced(stepping, "_settle", _nothing),
+        replaced(stepping, "settle", _nothing),
     ),
     Mutation(
         "A batch whose answer was lost is taken for written",

@@ -83,8 +83,8 @@ STATEMENTS = (
         "A cancellation wakes nobody",
         "asked to end",
         "request_cancel",
-        "when state = 'waiting' then 'queued'",
-        "when false then ''",
+        "state = case when state in ('waiting', 'held') then 'queued'",
+        "state = case when state = 'held' then 'queued'",
     ),
 )
 
