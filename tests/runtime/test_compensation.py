@@ -181,9 +181,18 @@ def test_a_worker_that_drains_hands_back_a_run_whose_undo_is_to_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("perdure.runtime.undoing.TRIES", Retry(attempts=5, delay_s=30.0))
-    app, shop = fresh_app(), Shop()
-    book, _, _ = shop.effects()
-    shop.broken = 1
+    app, log, broken = fresh_app(), list[str](), [True]
+
+    def unbook(booking: str) -> None:
+        if broken:
+            broken.clear()
+            raise ConnectionResetError("the shop is closed")
+        log.append(f"unbook {booking}")
+
+    @perdure.effect(undo=unbook)
+    async def book(what: str) -> str:
+        log.append(f"book {what}")
+        return f"b-{what}"
 
     @app.agent
     async def agent() -> None:
@@ -191,7 +200,7 @@ def test_a_worker_that_drains_hands_back_a_run_whose_undo_is_to_be_tried_again(
         raise ValueError("no")
 
     async def failed_once() -> bool:
-        return shop.broken == 0
+        return not broken
 
     async def main() -> None:
         async with app:
@@ -199,14 +208,14 @@ def test_a_worker_that_drains_hands_back_a_run_whose_undo_is_to_be_tried_again(
                 handle = await app.start(agent)
                 await until(failed_once, "its undo has failed")
             assert (await handle.status()).state == "queued"
-            assert shop.log == ["book x"]
+            assert log == ["book x"]
             async with app.worker(**SETTINGS):
                 with pytest.raises(RunFailed, match="no"):
                     await handle.result(timeout=20)
             assert await states(app) == ["undone"]
 
     asyncio.run(main())
-    assert shop.log == ["book x", "unbook b-x x True"]
+    assert log == ["book x", "unbook b-x"]
 
 
 def test_a_run_whose_cancellation_comes_while_its_end_is_on_its_way_undoes_what_it_has_done(
@@ -305,3 +314,54 @@ def test_a_cancellation_while_effects_are_undone_breaks_nothing_off_and_the_run_
 
     run(app, main)
     assert undone == ["y", "x"]
+
+
+def test_a_closure_that_is_made_anew_for_each_run_is_undone_by_its_own_undo() -> None:
+    app = fresh_app()
+    undone: list[str] = []
+
+    @app.agent
+    async def agent(who: str) -> None:
+        def give_back(booking: str) -> None:
+            undone.append(f"{booking} by {who}")
+
+        @perdure.effect(undo=give_back)
+        async def book() -> str:
+            return who
+
+        await book()
+        await perdure.receive()
+        raise ValueError("no")
+
+    async def main() -> None:
+        handles = [await app.start(agent, who) for who in ("ann", "bob")]
+        for handle in handles:
+            await app.send(handle.thread_id, "go")
+            with pytest.raises(RunFailed):
+                await handle.result(timeout=20)
+
+    run(app, main)
+    assert sorted(undone) == ["ann by ann", "bob by bob"]
+
+
+def test_a_run_that_has_compensated_and_failed_is_not_sent_on_with_records_that_do_not_hold() -> None:
+    app, shop = fresh_app(), Shop()
+    book, _, _ = shop.effects()
+
+    @app.agent(retry=Retry(attempts=3, delay_s=0.01, retry_on=ValueError))
+    async def agent() -> str:
+        booking = await book("x")
+        if len(shop.log) == 1:
+            await perdure.compensate()
+            raise ValueError("sold out")
+        return str(booking)
+
+    async def main() -> None:
+        handle = await app.start(agent)
+        with pytest.raises(RunFailed, match="sold out"):
+            await handle.result(timeout=20)
+        with pytest.raises(perdure.Conflict, match="was undone"):
+            await app.retry(handle.run_id)
+
+    run(app, main)
+    assert shop.log == ["book x", "unbook b-x x True"]

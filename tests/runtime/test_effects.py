@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import perdure
 from perdure import OutcomeUnknown, Retry, RunFailed
 from perdure.core.effects import EffectState
-from tests.runtime.paying import Provider, RefusedError, charging, ledger, run, states
+from tests.runtime.paying import QUICK, Provider, RefusedError, charging, ledger, run, states
 from tests.runtime.world import asked, fresh_app, parked, working
 
 # -- the plain way ----------------------------------------------------------------------------------------------------
@@ -393,3 +394,85 @@ def test_an_effect_called_with_other_arguments_than_it_was_dispatched_with_holds
 
     run(app, main)
     assert len(provider.calls) == 1
+
+
+def test_what_a_later_try_is_refused_for_says_nothing_of_the_one_before() -> None:
+    app, provider = fresh_app(), Provider("lost after", RefusedError(401), RefusedError(401))
+    agent = charging(app, provider, on_unknown="retry")
+
+    async def main() -> None:
+        with pytest.raises(RunFailed, match="OutcomeUnknown"):
+            await (await app.start(agent)).result(timeout=20)
+        assert await states(app) == ["unknown"]
+
+    run(app, main)
+    assert len(provider.done) == 1
+
+
+def test_what_its_type_makes_of_a_result_is_no_word_of_the_body() -> None:
+    app = fresh_app()
+    bodies: list[int] = []
+
+    @dataclass
+    class Receipt:
+        number: int
+
+        def __post_init__(self) -> None:
+            if len(bodies) == 1 and self.number == 1 and made:
+                raise ConnectionRefusedError("from a constructor")
+
+    made: list[Receipt] = []
+
+    @perdure.effect(on_unknown="fail", returns=Receipt)
+    async def charge() -> Receipt:
+        bodies.append(1)
+        made.append(Receipt(1))
+        return made[0]
+
+    @app.agent
+    async def agent() -> None:
+        await charge()
+
+    async def main() -> None:
+        with pytest.raises(RunFailed):
+            await (await app.start(agent)).result(timeout=20)
+        assert await states(app) == ["unknown"]
+
+    run(app, main)
+    assert len(bodies) == 1
+
+
+def test_a_try_gets_the_arguments_that_are_in_the_ledger_whatever_became_of_those_that_were_passed() -> None:
+    app = fresh_app()
+    seen: list[list[int]] = []
+
+    @perdure.effect(on_unknown="retry", retry=QUICK)
+    async def order(cents: list[int]) -> int:
+        seen.append(list(cents))
+        cents.clear()
+        if len(seen) == 1:
+            raise ConnectionResetError("lost")
+        return sum(seen[-1])
+
+    @app.agent
+    async def agent() -> int:
+        return await order([100, 35])
+
+    async def main() -> None:
+        assert await (await app.start(agent)).result(timeout=20) == 135
+
+    run(app, main)
+    assert seen == [[100, 35], [100, 35]]
+
+
+def test_an_error_that_no_store_can_keep_is_kept_as_far_as_it_can_be() -> None:
+    app, provider = fresh_app(), Provider(ConnectionResetError("\ud800\0" * 5_000))
+    agent = charging(app, provider, on_unknown="fail")
+
+    async def main() -> None:
+        with pytest.raises(RunFailed, match="OutcomeUnknown"):
+            await (await app.start(agent)).result(timeout=20)
+        [row] = await ledger(app)
+        assert row.state is EffectState.UNKNOWN and row.note is not None and len(row.note) < 3_000
+
+    run(app, main)

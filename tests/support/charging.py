@@ -25,6 +25,7 @@ PROVIDER = "PERDURE_TEST_PROVIDER"
 """The environment's name for the provider's address."""
 
 QUICK = Retry(attempts=3, delay_s=0.05)
+PATIENT = Retry(attempts=30, delay_s=0.05)
 
 app = App("charging")
 
@@ -109,11 +110,11 @@ async def regretting(who: str, point: str) -> None:
 
 
 async def shopping(who: str) -> list[str]:
-    """Three charges, of which two are made at once."""
-    first = await EFFECTS["retry"](f"{who}-a", "")
+    """Three charges; however often a worker dies in one, it is tried again."""
+    first = await EFFECTS["retry"].options(retry=PATIENT)(f"{who}-a", "")
     await after(who, "")
-    second = await EFFECTS["verify"](f"{who}-b", "")
-    third = await EFFECTS["retry"](f"{who}-c", "")
+    second = await EFFECTS["verify"].options(retry=PATIENT)(f"{who}-b", "")
+    third = await EFFECTS["retry"].options(retry=PATIENT)(f"{who}-c", "")
     return [first, second, third]
 
 

@@ -36,7 +36,7 @@ from perdure.core.snapshot import spill
 from perdure.core.states import TERMINAL
 from perdure.core.verdicts import DidNotHappen, Happened, answer_of
 from perdure.errors import Conflict, NotFound, NotSerializable, UsageError
-from perdure.runtime.effect import KNOWN
+from perdure.runtime.effect import effect_of
 from perdure.runtime.info import maybe, moment, plain
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
@@ -218,7 +218,7 @@ async def _stands(store: Store, row: Effect, found: Finding) -> bool:
 
 def _equal(row: Effect, recorded: bytes, found: Finding) -> bool:
     """Whether two results are the same to the effect that this process knows: one may say what the other leaves out."""
-    known = KNOWN.get(row.code)
+    known = effect_of(row.code)
     try:
         return known is not None and known.codec.decode(recorded) == known.codec.decode(found.result or b"")
     except NotSerializable:
@@ -228,7 +228,7 @@ def _equal(row: Effect, recorded: bytes, found: Finding) -> bool:
 def _typed(row: Effect, found: Finding) -> bytes | None:
     """The result as the effect itself would have recorded it, where this process knows what it declares; else as it was
     given, and the worker that goes on with the run will look at it."""
-    known = KNOWN.get(row.code)
+    known = effect_of(row.code)
     if found.result is None or known is None:
         return found.result
     try:

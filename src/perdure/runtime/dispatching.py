@@ -11,9 +11,8 @@ counted across crashes, by the ledger and the tries beside it.
 from __future__ import annotations
 
 import asyncio
-import functools
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from perdure.core.answers import payload_digest, schema_bytes
 from perdure.core.changes import CommitOutcome, IntendEffect, NewInterrupt, SettleEffect
@@ -21,6 +20,7 @@ from perdure.core.codec import codec_for
 from perdure.core.display import divergence_of_effect
 from perdure.core.effects import EffectState, effect_id
 from perdure.core.endings import Held
+from perdure.core.errors import printable
 from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.happenings import Happening, what_happened
 from perdure.core.keys import ask_place
@@ -32,7 +32,7 @@ from perdure.core.verdicts import ANSWER_SCHEMA, DidNotHappen, GiveUp, Happened,
 from perdure.errors import NotSerializable, OutcomeUnknown, UsageError
 from perdure.runtime.callables import invoke, place_of
 from perdure.runtime.frames import StepFrame, frame, outside
-from perdure.runtime.stepping import pause, record_attempt, settle, try_once
+from perdure.runtime.stepping import pause, record_attempt, run_body, settle
 from perdure.runtime.strays import see
 from perdure.telemetry import emit
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 VERIFY: Retry = Retry(attempts=VERIFY_ATTEMPTS, delay_s=1.0, max_delay_s=60.0)
 """How a provider is asked."""
+
+NOTE_CHARS: Final = 2_000
+"""Of what an error says, in the ledger."""
 
 Outcome = tuple[Any]
 """The value that an effect has in the agent. (Its failure is raised.)"""
@@ -59,8 +62,8 @@ class Dispatch:
         self.effect = effect
         self.key = key
         self.digest = digest
-        self.args = args
-        self.kwargs = kwargs
+        self.arguments = effect.signature.bind_encode(args, kwargs)
+        """As the ledger keeps them. Every try gets them from here: what was passed may change meanwhile."""
         self.row = at.effects.get(key)
         self.id = 0 if self.row is None else self.row.id
         self.attempt = 0 if self.row is None else self.row.attempt
@@ -124,14 +127,14 @@ class Dispatch:
         at = self.at
         await at.admit()
         at.in_flight += 1
-        intended = False
+        sent = True
         try:
-            intended = await self._intend()
-            if intended:
-                found = await self._try()
+            found = await self._try()
+        except _NotSent:
+            sent, found = False, None
         finally:
             at.body_ended()
-        if not intended:  # its run is cancelled, which is delivered here
+        if not sent:  # its run is cancelled, or the code around it: which is delivered here
             await at.fresh()
             await asyncio.get_running_loop().create_future()
         if not isinstance(found, RetryIn):
@@ -163,24 +166,42 @@ class Dispatch:
     async def _try(self) -> Outcome | RetryIn | None:
         """The body, and what became of it."""
         at = self.at
-        here = StepFrame(at, self.effect.settings.name, self.key, self.attempt, self.idempotency_key)
+        put_off: list[tuple[Any, ...]] = []
         with outside():
-            body = asyncio.get_running_loop().create_task(self._body(here), name=f"effect {self.key}")
+            body = asyncio.get_running_loop().create_task(self._body(put_off), name=f"effect {self.key}")
         try:
-            await seen_to_its_end(at, body)
+            await seen_to_its_end(at, body, put_off)
             payload, value = body.result()
         except asyncio.CancelledError:
             at.check()
             raise
+        except _NotSent:
+            raise
+        except _UnrecordableError as unrecordable:
+            at.check()
+            note = "it was done, and what it returned cannot be recorded"
+            return await self._raise(EffectState.UNKNOWN, unrecordable.error, note=note)
         except Exception as error:  # the edge of user code: what it says is recorded
             at.check()
             return await self._failed(error)
         return await self._done(payload, value)
 
-    async def _body(self, here: StepFrame) -> tuple[bytes, Any]:
+    async def _body(self, put_off: list[tuple[Any, ...]]) -> tuple[bytes, Any]:
+        """The intent and the body, in a task that nobody cancels who cancels the code around it."""
+        if not await self._intend():
+            raise _NotSent
         await self.at.trusted()
-        self.at.check()  # from here to the first line of the body is one breath
-        return await try_once(self.effect, here, self.args, self.kwargs)
+        self.at.check()
+        if put_off:  # cancelled before it began: it will not
+            self.at.submit(self._settled(EffectState.ABSENT, None, note="it was cancelled before it was dispatched"))
+            raise _NotSent
+        args, kwargs = self.effect.signature.decode(self.arguments)
+        here = StepFrame(self.at, self.effect.settings.name, self.key, self.attempt, self.idempotency_key)
+        value = await run_body(self.effect, here, args, kwargs)
+        try:
+            return self.effect.codec.roundtrip(value)
+        except Exception as error:  # the edge of user code: what its type makes of the value
+            raise _UnrecordableError(error) from error
 
     async def _done(self, payload: bytes, value: Any, *, note: str | None = None, by: str | None = None) -> Outcome:
         """It happened: its record."""
@@ -195,16 +216,14 @@ class Dispatch:
     async def _failed(self, error: Exception) -> Outcome | RetryIn | None:
         """The try raised: it did not happen, or nobody knows."""
         host = self.at.host
-        if isinstance(error, NotSerializable):  # it was done, and what it returned cannot be recorded
-            await self._raise(EffectState.UNKNOWN, error, note="it was done, and what it returned cannot be recorded")
         happening = what_happened(error)
         decision = decide(
             self.effect.settings.retry, attempt=self.tries, error=error, random=host.random.random(),
             now_us=host.clock.wall_us(),
         )  # fmt: skip
-        if happening is Happening.UNKNOWN or (happening is Happening.NOT_SENT and self.unknown):
+        if happening is Happening.UNKNOWN or self.unknown:  # what became of this try says nothing of the one before
             self.unknown = True
-            self.why = f"{type(error).__name__}: {error}"
+            self.why = _said(error)
             again = backoff_s(self.effect.settings.retry, self.tries)
             self.pause_s = decision.delay_s if isinstance(decision, RetryIn) else again
             self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
@@ -213,7 +232,7 @@ class Dispatch:
         if isinstance(decision, Stop):
             await self._refused(error)
         assert isinstance(decision, RetryIn)
-        self.at.submit(self._settled(EffectState.ABSENT, None, note=f"{type(error).__name__}: {error}"))
+        self.at.submit(self._settled(EffectState.ABSENT, None, note=_said(error)))
         await self._count(error, decision.delay_s)
         return decision
 
@@ -224,10 +243,9 @@ class Dispatch:
     async def _give_up(self, why: str) -> Outcome:
         """Nobody knows, and nobody will: its record, raised; the ledger keeps it as unknown."""
         self.why = why
-        await self._raise(EffectState.UNKNOWN, self._error(), note=why)
-        raise AssertionError("that raises")
+        await self._raise(EffectState.UNKNOWN, self._error(), note=printable(why, NOTE_CHARS))
 
-    async def _raise(self, state: EffectState, error: Exception, *, note: str | None) -> None:
+    async def _raise(self, state: EffectState, error: Exception, *, note: str | None) -> NoReturn:
         at = self.at
         payload = encode_error(error_info(error))
         record = at.record(self.key, self.digest, self.attempt, payload, failed=True, started_at=self.started_at)
@@ -277,9 +295,9 @@ class Dispatch:
             at.in_flight += 1
             try:
                 verdict = await self._ask_provider(asked)
-            except Exception as error:  # the edge of user code: who broke cannot tell
+            except (Exception, SystemExit) as error:  # the edge of user code: who broke cannot tell
                 at.check()
-                verdict = StillUnknown(f"{type(error).__name__}: {error}")
+                verdict = StillUnknown(_said(error))
             finally:
                 at.body_ended()
             if not isinstance(verdict, StillUnknown):
@@ -291,15 +309,19 @@ class Dispatch:
     async def _ask_provider(self, asked: int) -> Happened | DidNotHappen | StillUnknown:
         effect, verify = self.effect, self.effect.plan.verify
         assert verify is not None
-        arguments = effect.signature.bind(self.args, self.kwargs).arguments
+        args, kwargs = effect.signature.decode(self.arguments)
+        bound = effect.signature.bind(args, kwargs)
+        bound.apply_defaults()
         here = StepFrame(self.at, f"verify:{effect.settings.name}", self.key, asked, self.idempotency_key)
         token = frame.set(here)
         try:
             with self.at.host.deadlines.within(effect.settings.timeout_s):
-                call = (self.idempotency_key, dict(arguments))
+                call = (self.idempotency_key, dict(bound.arguments))
                 verdict = await invoke(verify, place_of(verify, None), self.at.pools, call, {})
         finally:
             frame.reset(token)
+        if isinstance(verdict, Happened):
+            effect.codec.roundtrip(verdict.result)  # what is none of its results tells nobody anything
         if isinstance(verdict, Happened | DidNotHappen | StillUnknown):
             return verdict
         raise UsageError(
@@ -386,11 +408,6 @@ class Dispatch:
             effect_id=effect_id(self.id), idempotency_key=self.idempotency_key,
         )  # fmt: skip
 
-    @functools.cached_property
-    def arguments(self) -> bytes:
-        """As the ledger keeps them."""
-        return self.effect.signature.bind_encode(self.args, self.kwargs)
-
     def _decoded(self, payload: bytes) -> Any:
         try:
             return self.effect.codec.decode(payload)
@@ -398,10 +415,26 @@ class Dispatch:
             self.at.hold_unreadable(self.key, error)
 
 
-async def seen_to_its_end(at: SuperStep, body: asyncio.Task[Any]) -> None:
-    """Wait until a body has ended, whoever cancels the waiting; that is made up for afterwards, at the next await. Only
-    where the super-step is over is the body cancelled, too."""
-    put_off: list[tuple[Any, ...]] = []
+class _NotSent(Exception):
+    """It was not dispatched: its run, or the code around it, was cancelled first."""
+
+
+class _UnrecordableError(Exception):
+    """It was done, and what it returned cannot be recorded."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, as the ledger keeps it."""
+    return printable(f"{type(error).__name__}: {error}", NOTE_CHARS)
+
+
+async def seen_to_its_end(at: SuperStep, body: asyncio.Task[Any], put_off: list[tuple[Any, ...]]) -> None:
+    """Wait until a body has ended, whoever cancels the waiting; that is `put_off`, and made up for afterwards, at the
+    next await. Only where the super-step is over is the body cancelled, too."""
     while not body.done():
         try:
             await asyncio.wait([body])

@@ -9,6 +9,9 @@ silently done again: `on_unknown="retry"` (the provider knows the key and does i
 from __future__ import annotations
 
 import functools
+import gc
+import types
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,9 +36,9 @@ R = TypeVar("R")
 
 OnUnknown = Literal["retry", "ask", "fail"]
 
-KNOWN: Final[dict[str, Effect[..., Any]]] = {}
-"""Effects by where their code is: how an undo finds its function, in another process and after the run's code is
-over. The newest of a place stands for it."""
+KNOWN: Final[dict[str, list[weakref.ref[Effect[..., Any]]]]] = {}
+"""Effects by where their code is, the newest last: how an undo finds its function, in another process and after the
+run's code is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +171,8 @@ def effect(
         ignore_args=ignore_args,
     )
     made: Effect[..., Any] = Effect(fn, settings, place=_place(fn, cpu), returns=returns)
-    made.plan = EffectPlan(on_unknown, verify, undo, code_of(fn))
-    KNOWN[made.plan.code] = made
+    made.plan = EffectPlan(on_unknown, verify, undo, code_of(fn, settings.name))
+    _remember(made)
     return made
 
 
@@ -185,12 +188,34 @@ def effect_key() -> str:
     raise NotInRun(f"perdure.effect_key() was called in {where}; call it in the body of an effect")
 
 
-def code_of(fn: Callable[..., Any]) -> str:
-    """Where a function is, as the ledger says it."""
+def effect_of(code: str) -> Effect[..., Any] | None:
+    """The effect at this place; None where there is none, or where there are several with different undos. (A closure
+    is made anew by each call of the function around it; which of them a run's is, nobody can tell by its place.)"""
+    made = _living(code)
+    if len({each.plan.undo for each in made}) > 1:
+        gc.collect()  # some may be garbage
+        made = _living(code)
+    return made[-1] if len({each.plan.undo for each in made}) == 1 else None
+
+
+def _living(code: str) -> list[Effect[..., Any]]:
+    return [each for ref in KNOWN.get(code, ()) if (each := ref()) is not None]
+
+
+def _remember(made: Effect[..., Any]) -> None:
+    code = made.plan.code
+    at_the_top = "<" not in code and isinstance(made.fn, types.FunctionType)  # loaded anew, it is the same one
+    others = [] if at_the_top else [ref for ref in KNOWN.get(code, ()) if ref() is not None]
+    KNOWN[code] = [*others, weakref.ref(made)]
+
+
+def code_of(fn: Callable[..., Any], name: str) -> str:
+    """Where the function of an effect of this name is, as the ledger says it."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = fn if hasattr(fn, "__qualname__") else type(fn)
-    return f"{getattr(fn, '__module__', '?')}:{fn.__qualname__}"
+    place = f"{getattr(fn, '__module__', '?')}:{fn.__qualname__}"
+    return place if name == fn.__qualname__.rpartition(".")[2] else f"{place}[{name}]"
 
 
 def _place(fn: Callable[..., Any], cpu: str | None) -> Place:

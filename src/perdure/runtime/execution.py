@@ -40,8 +40,9 @@ from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
 from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
+from perdure.runtime.step import Step
 from perdure.runtime.superstep import SuperStep
-from perdure.runtime.undoing import left_to_undo, may_undo, undo_all
+from perdure.runtime.undoing import has_done, may_undo, undo_all
 from perdure.telemetry import emit
 
 
@@ -71,6 +72,7 @@ class Execution:
         self.interruption: Interruption | None = None if claimed.cancel is None else Cancelled(claimed.cancel)
         self.over: Ending | None = None
         """Set from outside: no further super-step begins."""
+        self._used: dict[tuple[int, str], Step[..., Any]] = {}
         self._undoing = False
         """Its code is over: there is nobody to be interrupted."""
         self._on_over = on_over
@@ -128,11 +130,11 @@ class Execution:
 
     async def _has_to_undo(self, end: EndRun) -> bool:
         """Whether it ends badly and has done something that can be undone."""
-        if end.outcome is RunState.COMPLETED or self._left is None or not may_undo():
+        if end.outcome is RunState.COMPLETED or self._left is None or not (may_undo() or self.claimed.attempt > 1):
             return False
         if self._left.last is not None:  # what was done last is in the ledger
             await asyncio.shield(self._left.last.done)
-        return bool(await left_to_undo(self._left))
+        return await has_done(self._left)
 
     async def _begin_undo(self, end: EndRun) -> Ending:
         """Decide on disk how it ends; then undo what it has done."""
@@ -240,10 +242,12 @@ class Execution:
         return step.number == self.claimed.super_step and not first
 
     def _new_super_step(self) -> SuperStep:
-        return SuperStep(
+        step = SuperStep(
             self.host, self.claimed, number=self.number, durability=self.agent.settings.durability,
             claimed_s=self.claimed_s, after=self._boundary,
         )  # fmt: skip
+        step.used = self._used
+        return step
 
     def _over(self) -> Ending | None:
         return self.over
@@ -324,7 +328,8 @@ class Execution:
         before = [each.attempt for each in claimed.attempts if (each.super_step, each.key) == (self.number, "")]
         tries = 1 + max(before, default=0)
         decision: RetryIn | Stop = Stop()
-        if isinstance(error, Exception) and not isinstance(error, UsageError):
+        undone = self._left is not None and self._left.compensated
+        if isinstance(error, Exception) and not isinstance(error, UsageError) and not undone:
             host = self.host
             decision = decide(
                 self.agent.settings.retry, attempt=tries, error=error, random=host.random.random(),

@@ -24,6 +24,7 @@ from perdure.runtime.settings import check_name
 from perdure.runtime.stepping import execute
 
 if TYPE_CHECKING:
+    from perdure.runtime.effect import EffectPlan
     from perdure.runtime.superstep import SuperStep
 
 P = ParamSpec("P")
@@ -51,6 +52,9 @@ class StepOptions:
 
 class Step(Generic[P, R]):
     """A function whose calls inside an agent are recorded."""
+
+    plan: EffectPlan | None = None
+    """Of an effect."""
 
     def __init__(self, fn: Callable[..., Any], options: StepOptions, *, place: Place, returns: Any = UNSET) -> None:
         self.fn = fn

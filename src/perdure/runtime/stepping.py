@@ -133,26 +133,30 @@ async def try_once(
     step: Step[..., Any], here: StepFrame, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bytes, Any]:
     """One try: the encoded result and the value it decodes to."""
+    value = await run_body(step, here, args, kwargs)
+    try:
+        return step.codec.roundtrip(value)
+    except (NotSerializable, PayloadTooLarge) as error:
+        error.add_note(f"returned by step {here.key!r} of run r{here.super_step.claimed.run}")
+        raise
+
+
+async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the body; returns what it returns."""
     at = here.super_step
     token = frame.set(here)
     try:
         with at.host.deadlines.within(step.settings.timeout_s):
             if at.host.around_body is not None:
                 body = functools.partial(invoke, step.fn, step.place, at.pools, args, kwargs)
-                value = await at.host.around_body(here, step, body)
-            elif step.place == "loop":
-                value = await step.fn(*args, **kwargs)
-            else:
-                value = await invoke(step.fn, step.place, at.pools, args, kwargs)
+                return await at.host.around_body(here, step, body)
+            if step.place == "loop":
+                return await step.fn(*args, **kwargs)
+            return await invoke(step.fn, step.place, at.pools, args, kwargs)
     except SystemExit as error:
         raise exited(error) from error
     finally:
         frame.reset(token)
-    try:
-        return step.codec.roundtrip(value)
-    except (NotSerializable, PayloadTooLarge) as error:
-        error.add_note(f"returned by step {here.key!r} of run r{at.claimed.run}")
-        raise
 
 
 async def record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int) -> None:

@@ -71,6 +71,10 @@ class SuperStep(Log):
         self._waits = claimed.waits if number == claimed.super_step else ()
         self.effects = {effect.key: effect for effect in claimed.effects} if number == claimed.super_step else {}
         """What the ledger says of this super-step, as the claim found it."""
+        self.used: dict[tuple[int, str], Step[..., Any]] = {}
+        """The effects that the run's code has called, by super-step and key."""
+        self.compensated = False
+        """Something was undone here: what is on record does not hold any more."""
         self.pools = host.pools
         self.durability = durability or host.durability
         self.recovered = claimed.recoveries > 0 and number <= claimed.super_step + host.ahead_max
@@ -175,6 +179,11 @@ class SuperStep(Log):
         return self.cleaning_up is not None and isinstance(self.interruption, Cancelled)
 
     @functools.cached_property
+    def undo_lock(self) -> asyncio.Lock:
+        """One undoes at a time."""
+        return asyncio.Lock()
+
+    @functools.cached_property
     def turns(self) -> Turns:
         """In which order its code gets what is on record."""
         return Turns(self, self.journal.places())
@@ -218,6 +227,8 @@ class SuperStep(Log):
         settings = step.settings
         key = scope.key(settings.name) if settings.key is None else self._given_key(settings.key)
         digest = 0 if settings.ignore_args else digest64((args, kwargs))
+        if step.plan is not None:
+            self.used[self.number, key] = step
         record = self.recorded(key, digest, args, kwargs)
         if record is None:
             await self.fresh()

@@ -24,8 +24,8 @@ from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
 from perdure.runtime.callables import exited, invoke, place_of
-from perdure.runtime.dispatching import seen_to_its_end
-from perdure.runtime.effect import KNOWN
+from perdure.runtime.dispatching import NOTE_CHARS, seen_to_its_end
+from perdure.runtime.effect import KNOWN, Effect, effect_of
 from perdure.runtime.frames import StepFrame, frame, outside
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from perdure.core.effects import Effect as Row
     from perdure.runtime.superstep import SuperStep
 
+_HAPPENED: Final = frozenset(
+    {EffectState.DONE, EffectState.UNDOING, EffectState.UNDONE, EffectState.UNDO_FAILED}
+)  # fmt: skip
+
 TRIES: Final = Retry(attempts=UNDO_ATTEMPTS, delay_s=1.0, max_delay_s=30.0)
 """How an undo is tried, whatever it raises: it is all that is left to do."""
 
@@ -44,6 +48,7 @@ async def compensate() -> None:
     """Undo what this run has done so far: each effect that is done and has an `undo`, the last one first. What cannot
     be undone is left for a person (`perdure effects list --state undo_failed`)."""
     call = await Call.of("compensate", "compensate")
+    call.at.compensated = True
     if call.record is None:
         await undo_all(call.at)
         call.at.submit(call.result(NOTHING))
@@ -51,18 +56,28 @@ async def compensate() -> None:
 
 def may_undo() -> bool:
     """Whether any effect in this process has an undo at all: where none has, no run is asked about its effects."""
-    return any(effect.plan.undo is not None for effect in KNOWN.values())
+    return any(effect.plan.undo is not None for refs in KNOWN.values() for ref in refs if (effect := ref()) is not None)
+
+
+async def has_done(at: SuperStep) -> bool:
+    """Whether the run has done anything that can be undone, or was."""
+    return any(row.state in _HAPPENED for row in await _undoable(at))
 
 
 async def left_to_undo(at: SuperStep) -> list[Row]:
     """The effects of the run whose undo is to run, the last one done first."""
-    store, run = at.host.store, at.claimed.run
-    found: list[Row] = []
-    where = EffectFilter(run=run, undoable=True)
-    while page := await patiently("undo", functools.partial(store.effects, where)):
-        found += [row for row in page if _is_left(row)]
-        where = replace(where, after=page[-1].id)
+    found = [row for row in await _undoable(at) if _is_left(row)]
     return sorted(found, key=lambda row: (row.super_step, row.settled_at or 0, row.id), reverse=True)
+
+
+async def _undoable(at: SuperStep) -> list[Row]:
+    store = at.host.store
+    found: list[Row] = []
+    where = EffectFilter(run=at.claimed.run, undoable=True)
+    while page := await patiently("undo", functools.partial(store.effects, where)):
+        found += page
+        where = replace(where, after=page[-1].id)
+    return found
 
 
 def _is_left(row: Row) -> bool:
@@ -73,9 +88,10 @@ def _is_left(row: Row) -> bool:
 
 async def undo_all(at: SuperStep) -> None:
     """Undo them one after the other."""
-    await at.flushed()  # what was done last is in the ledger
-    for row in await left_to_undo(at):
-        await _undo(at, row)
+    async with at.undo_lock:
+        await at.flushed()  # what was done last is in the ledger
+        for row in await left_to_undo(at):
+            await _undo(at, row)
 
 
 async def _undo(at: SuperStep, row: Row) -> None:
@@ -100,12 +116,12 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
         await at.kept(at.submit(_intent(at, row, attempt)))
         with outside():
             body = asyncio.get_running_loop().create_task(_body(at, row, attempt), name=f"undo {row.key}")
-        await seen_to_its_end(at, body)
+        await seen_to_its_end(at, body, [])
         try:
             body.result()
         except Exception as error:  # the edge of user code: what it says is noted
             at.check()
-            note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}")
+            note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}", NOTE_CHARS)
             emit("effect.undo_failed", run=run_id(row.run), effect=effect_id(row.id), key=row.key, error=note)
             return note
         await at.kept(at.submit(_settled(at, row, attempt, EffectState.UNDONE, None)))
@@ -117,10 +133,13 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
 
 async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     """Call the undo with the effect's result, and as many of its arguments as it takes."""
-    effect = KNOWN.get(row.code)
-    undo = None if effect is None else effect.plan.undo
-    if effect is None or undo is None:
-        raise UsageError(f"there is no effect with an undo at {row.code} in this worker's code")
+    effect = at.used.get((row.super_step, row.key)) or effect_of(row.code)
+    undo = None if effect is None or effect.plan is None else effect.plan.undo
+    if not isinstance(effect, Effect) or undo is None:
+        raise UsageError(
+            f"this worker's code has no undo for {effect_id(row.id)} at {row.code}, or several different ones, and "
+            "nobody knows which is this run's; declare the effect once, at the top of a module"
+        )
     store, thread = at.host.store, row.thread
     arguments = effect.signature.decode(await load_payload(store, thread, row.arguments))
     assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"

@@ -68,7 +68,7 @@ class PostgresStore:
         self._given_url = url
         self._address = parse(url)
         self._statements = schema.statements(self._address.prefix)
-        self._claims = Line(self._address, timeout_s=WORKER_TIMEOUT_S)
+        self._claims = Line(self._address, WRITING, timeout_s=WORKER_TIMEOUT_S)
         self._commits = Line(self._address, WRITING)
         self._clients = Pool(self._address, CLIENT_CONNECTIONS_MAX)
         self._attendance = Attendance(self._address, self._statements)
