@@ -11,6 +11,7 @@ counted across crashes, by the ledger and the tries beside it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,7 +19,7 @@ from perdure.core.answers import payload_digest, schema_bytes
 from perdure.core.changes import CommitOutcome, IntendEffect, NewInterrupt, SettleEffect
 from perdure.core.codec import codec_for
 from perdure.core.display import divergence_of_effect
-from perdure.core.effects import EffectState, effect_id
+from perdure.core.effects import INTENDABLE, EffectState, effect_id
 from perdure.core.endings import Held
 from perdure.core.errors import printable
 from perdure.core.failures import encode_error, error_info, failure
@@ -104,7 +105,7 @@ class Dispatch:
             )
             await settle(self.at, self.effect, batch)
             return (value,)
-        if row.state not in (EffectState.INTENDED, EffectState.UNKNOWN, EffectState.ABSENT, EffectState.FAILED):
+        if row.state not in INTENDABLE:
             self._hold(f"{effect_id(row.id)} ({self.key!r}) was undone, and the code wants its result; start a new run")
         if self.unknown and (row.settled_at is None or row.settled_at <= row.intended_at):
             self.why = f"its worker {worker_id(row.worker)} died, or lost its lease, while it was in flight"
@@ -313,13 +314,8 @@ class Dispatch:
         bound = effect.signature.bind(args, kwargs)
         bound.apply_defaults()
         here = StepFrame(self.at, f"verify:{effect.settings.name}", self.key, asked, self.idempotency_key)
-        token = frame.set(here)
-        try:
-            with self.at.host.deadlines.within(effect.settings.timeout_s):
-                call = (self.idempotency_key, dict(bound.arguments))
-                verdict = await invoke(verify, place_of(verify, None), self.at.pools, call, {})
-        finally:
-            frame.reset(token)
+        call = (self.idempotency_key, dict(bound.arguments))
+        verdict = await call_beside(here, verify, call, {}, timeout_s=effect.settings.timeout_s)
         if isinstance(verdict, Happened):
             effect.codec.roundtrip(verdict.result)  # what is none of its results tells nobody anything
         if isinstance(verdict, Happened | DidNotHappen | StillUnknown):
@@ -430,6 +426,19 @@ class _UnrecordableError(Exception):
 def _said(error: BaseException) -> str:
     """What an error says, as the ledger keeps it."""
     return printable(f"{type(error).__name__}: {error}", NOTE_CHARS)
+
+
+async def call_beside(
+    here: StepFrame, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, timeout_s: float | None
+) -> Any:
+    """Call what an effect has beside its body, its `verify` or its `undo`, in a frame and under the effect's limit."""
+    at = here.super_step
+    token = frame.set(here)
+    try:
+        with at.host.deadlines.within(timeout_s):
+            return await invoke(fn, place_of(fn, None), at.pools, args, kwargs)
+    finally:
+        frame.reset(token)
 
 
 async def seen_to_its_end(at: SuperStep, body: asyncio.Task[Any], put_off: list[tuple[Any, ...]]) -> None:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from perdure.core.changes import IntendEffect, SettleEffect
-from perdure.core.effects import EffectFilter, EffectState, effect_id
+from perdure.core.effects import UNDOABLE, EffectFilter, EffectState, effect_id
 from perdure.core.errors import printable
 from perdure.core.limits import UNDO_ATTEMPTS
 from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
-from perdure.runtime.callables import exited, invoke, place_of
-from perdure.runtime.dispatching import NOTE_CHARS, seen_to_its_end
+from perdure.runtime.callables import exited
+from perdure.runtime.dispatching import NOTE_CHARS, call_beside, seen_to_its_end
 from perdure.runtime.effect import KNOWN, Effect, effect_of
-from perdure.runtime.frames import StepFrame, frame, outside
+from perdure.runtime.frames import StepFrame, outside
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.recording import NOTHING, Call
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from perdure.core.effects import Effect as Row
     from perdure.runtime.superstep import SuperStep
 
-_HAPPENED: Final = frozenset(
-    {EffectState.DONE, EffectState.UNDOING, EffectState.UNDONE, EffectState.UNDO_FAILED}
-)  # fmt: skip
+_HAPPENED: Final = UNDOABLE | {EffectState.UNDONE}
 
 TRIES: Final = Retry(attempts=UNDO_ATTEMPTS, delay_s=1.0, max_delay_s=30.0)
 """How an undo is tried, whatever it raises: it is all that is left to do."""
@@ -148,14 +146,10 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     here = StepFrame(at, f"undo:{row.name}", row.key, attempt, f"{row.idempotency_key}-undo")
     await at.trusted()
     at.check()  # from here to the first line of the undo is one breath
-    token = frame.set(here)
     try:
-        with at.host.deadlines.within(effect.settings.timeout_s):
-            await invoke(undo, place_of(undo, None), at.pools, args, kwargs)
+        await call_beside(here, undo, args, kwargs, timeout_s=effect.settings.timeout_s)
     except SystemExit as error:
         raise exited(error) from error
-    finally:
-        frame.reset(token)
 
 
 def _fitting(
