@@ -75,6 +75,10 @@ class MailboxFull(Conflict):
     """The thread's mailbox holds as many messages as it may (`thread_id`, `limit`)."""
 
 
+class OutboxFull(Conflict):
+    """So many deliveries wait for the sink already in this partition (`sink`, `partition`, `limit`)."""
+
+
 class StartMismatch(Conflict):
     """The same start key came with another agent or other input, or the thread belongs to another agent."""
 
@@ -114,6 +118,14 @@ class DeadlineExceeded(PerdureError):
 
 class OutcomeUnknown(PerdureError):
     """An effect was dispatched and its outcome was never recorded."""
+
+
+class BudgetExceeded(PerdureError):
+    """A budget has not enough left for a step, and nobody has raised it (`budget`, `lacking`)."""
+
+
+class Undeliverable(PerdureError):
+    """Raised by a sink: no further try can deliver this."""
 
 
 class Diverged(PerdureError):

@@ -17,7 +17,10 @@ from typing import assert_never
 
 import msgspec
 
+from perdure.core.budgets import Amounts, Spent
+from perdure.core.deliveries import NewDelivery
 from perdure.core.effects import EffectState
+from perdure.core.meters import Meter
 from perdure.core.records import (
     Blob,
     HeldReason,
@@ -43,6 +46,10 @@ class AppendCheckpoint(msgspec.Struct, frozen=True, gc=False):
     started_at: int
     ended_at: int
     blobs: tuple[Blob, ...] = ()
+    meters: tuple[Meter, ...] = ()
+    """What it has used: filed with it, under its fence and attempt."""
+    spent: Spent | None = None
+    """Counts against these budgets, once, with it; what its step has reserved is released."""
 
 
 class RecordAttempt(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +65,12 @@ class RecordAttempt(msgspec.Struct, frozen=True, gc=False):
     error: bytes | None
     started_at: int
     ended_at: int | None
+    meters: tuple[Meter, ...] = ()
+    """What the try has used, though it is not the step's record; filed once for its attempt and this fence."""
+    spent: Spent | None = None
+    """Counts against these budgets where its step has a reservation by this fence, which is released; else it has been
+    counted, and this is a batch sent again. So is one of a try whose end is on record under this fence: then the
+    reservation is the next try's."""
 
 
 class BeginSuperStep(msgspec.Struct, frozen=True, gc=False):
@@ -138,6 +151,9 @@ class NewInterrupt(msgspec.Struct, frozen=True, gc=False):
     digest: str
     on_timeout: str
     assignee: str | None
+    budget: tuple[int, int] | None = None
+    """It asks about this budget, as it was set so often (`rev`). One that has been set since it was read is not to be
+    asked about any more: then the question is `withdrawn` from the start, and its wait is ready."""
 
 
 class OpenWait(msgspec.Struct, frozen=True, gc=False):
@@ -193,6 +209,38 @@ class SendMessage(msgspec.Struct, frozen=True, gc=False):
     key: str
     record: AppendCheckpoint
     message: NewMessage
+
+
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """Put a delivery into the outbox, with the record of the step that asked for it. It goes to the end of its lane, at
+    once claimable where that is empty. Where its sink has had one with this key it is that one: then only the record is
+    written. It bounces (neither is written) where its lane is full (`LANE_MAX`)."""
+
+    run: int
+    fence: int
+    thread: int
+    super_step: int
+    key: str
+    record: AppendCheckpoint
+    delivery: NewDelivery
+
+
+class Reserve(msgspec.Struct, frozen=True, gc=False):
+    """Reserve what a try of this step may cost, in every one of these budgets. It bounces, and nothing is reserved,
+    where one of them has not enough for it (`budgets.lacking`, counting all that is reserved).
+
+    What another claim had reserved under this key is spent from then on. A reservation under this key by this fence is
+    this one, sent again; so is one for a step that is on record. The changes of a batch reserve and settle in their
+    order.
+    """
+
+    run: int
+    fence: int
+    thread: int
+    super_step: int
+    key: str
+    budgets: tuple[int, ...]
+    amounts: Amounts
 
 
 class BuryMessage(msgspec.Struct, frozen=True, gc=False):
@@ -296,6 +344,8 @@ Change = (
     | IntendEffect
     | SettleEffect
     | BeginUndo
+    | Deliver
+    | Reserve
 )
 
 Place = tuple[int, int, str]
@@ -308,8 +358,8 @@ class CommitOutcome(msgspec.Struct, frozen=True):
     `alive` is False when the worker's own row says it is dead or stopped: then nothing was written. `lost` holds
     runs whose fence has moved on: none of their changes were written. `refused` maps a run to the store's reason for
     refusing one of its changes: none of that run's changes in this batch were written. `bounced` maps the place of a
-    `CloseWait` or a `SendMessage` to why that change alone was not written. `awake` holds runs that were not parked,
-    since they need not wait. All others were.
+    `CloseWait`, a `SendMessage`, a `Deliver` or a `Reserve` to why that change alone was not written. `awake` holds
+    runs that were not parked, since they need not wait. All others were.
 
     `cancelled` holds the runs of the batch whose cancellation was requested: their `EndRun`s of another outcome, and
     their `ParkRun`s and `IntendEffect`s that did not know of it, were not written.
@@ -340,6 +390,8 @@ def bytes_of(item: Change | StartRun) -> int:
             return 0 if item.record is None else bytes_of(item.record)
         case SendMessage():
             return bytes_of(item.record) + len(item.message.payload) + _bytes(item.message.blobs)
+        case Deliver():
+            return bytes_of(item.record) + len(item.delivery.payload) + _bytes(item.delivery.blobs)
         case IntendEffect():
             return len(item.arguments) + _bytes(item.blobs)
         case SettleEffect():
@@ -347,7 +399,7 @@ def bytes_of(item: Change | StartRun) -> int:
             return own if item.record is None else own + bytes_of(item.record)
         case BeginUndo():
             return len(item.payload) + _bytes(item.blobs)
-        case RequeueRun() | HoldRun() | BuryMessage() | ParkRun():
+        case RequeueRun() | HoldRun() | BuryMessage() | ParkRun() | Reserve():
             return 0
         case _:
             assert_never(item)
@@ -358,7 +410,7 @@ def record_of(change: Change) -> AppendCheckpoint | None:
     match change:
         case AppendCheckpoint():
             return change
-        case CloseWait() | SendMessage() | SettleEffect():
+        case CloseWait() | SendMessage() | SettleEffect() | Deliver():
             return change.record
         case _:
             return None
@@ -369,7 +421,7 @@ def place_of(change: Change) -> Place | None:
     match change:
         case BeginSuperStep() | EndRun():
             return change.run, change.super_step, ""
-        case AppendCheckpoint() | SendMessage():
+        case AppendCheckpoint() | SendMessage() | Deliver():
             return change.run, change.super_step, change.key
         case CloseWait():
             return None if change.record is None else (change.run, change.super_step, change.key)
@@ -377,7 +429,7 @@ def place_of(change: Change) -> Place | None:
             return None if record is None else (record.run, record.super_step, record.key)
         case RecordAttempt() | RequeueRun() | HoldRun() | OpenWait() | BuryMessage() | ParkRun():
             return None
-        case IntendEffect() | BeginUndo():
+        case IntendEffect() | BeginUndo() | Reserve():
             return None
         case _:
             assert_never(change)

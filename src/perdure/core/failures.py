@@ -6,15 +6,18 @@ apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.core.errors import decode_error, encode_error, error_info, printable
 from perdure.core.paths import type_name
 from perdure.core.records import ErrorInfo, run_id
 from perdure.errors import (
+    BudgetExceeded,
     MailboxFull,
     NotFound,
     NotSerializable,
+    OutboxFull,
     OutcomeUnknown,
     PayloadTooLarge,
     PerdureError,
@@ -39,8 +42,16 @@ OURS: Final[dict[str, type[PerdureError]]] = {
     "perdure.errors.RunCancelled": RunCancelled,
     "perdure.errors.RunHeld": RunHeld,
     "perdure.errors.OutcomeUnknown": OutcomeUnknown,
+    "perdure.errors.OutboxFull": OutboxFull,
+    "perdure.errors.BudgetExceeded": BudgetExceeded,
 }
 """The only types that come back as themselves: this table, not the record, says which class."""
+
+NOT_DONE: Final = "not_done"
+"""Under which a cancelled run's end lists the effects that were called and never dispatched."""
+
+LISTED_MAX: Final = 20
+"""Keys in such a list."""
 
 CAUSES_MAX: Final = 32
 """How deep a chain of causes is searched for the steps behind a run's failure."""
@@ -67,13 +78,27 @@ def run_error(error: BaseException) -> ErrorInfo:
     return ErrorInfo(info.type, info.message, info.traceback, failed_keys=tuple(sorted(_failed_keys(error, 0))))
 
 
-def cancellation(reason: str, after: BaseException | None = None) -> bytes:
-    """What a run ends with that was cancelled for this reason, and what its code raised while it cleaned up."""
+def cancellation(reason: str, after: BaseException | None = None, *, not_done: Sequence[str] = ()) -> bytes:
+    """What a run ends with that was cancelled for this reason: what its code raised while it cleaned up, and the keys
+    of the effects that it had called and that were never dispatched."""
+    ids: dict[str, str | int] = {NOT_DONE: listed(not_done)} if not_done else {}
     if after is None:
-        return encode_error(ErrorInfo(type_name(RunCancelled), printable(reason)))
+        return encode_error(ErrorInfo(type_name(RunCancelled), printable(reason), ids=ids))
     info = error_info(after)
     text = f"{reason} (its code raised {info.type} while it was ending: {info.message})"
-    return encode_error(ErrorInfo(type_name(RunCancelled), printable(text), info.traceback))
+    return encode_error(ErrorInfo(type_name(RunCancelled), printable(text), info.traceback, ids=ids))
+
+
+def not_done(error: ErrorInfo | None) -> str | None:
+    """What was called and never dispatched, as a run's end lists it; None where there is nothing."""
+    found = None if error is None else error.ids.get(NOT_DONE)
+    return None if found is None else str(found)
+
+
+def listed(keys: Sequence[str]) -> str:
+    """Keys of steps, for people; not all of very many."""
+    more = f" and {len(keys) - LISTED_MAX} more" if len(keys) > LISTED_MAX else ""
+    return printable(", ".join(keys[:LISTED_MAX]) + more)
 
 
 def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
@@ -85,4 +110,13 @@ def _failed_keys(error: BaseException | None, depth: int) -> set[str]:
     return keys | _failed_keys(error.__cause__, depth + 1) | _failed_keys(error.__context__, depth + 1)
 
 
-__all__ = ["cancellation", "decode_error", "encode_error", "error_info", "failure", "run_error"]
+__all__ = [
+    "cancellation",
+    "decode_error",
+    "encode_error",
+    "error_info",
+    "failure",
+    "listed",
+    "not_done",
+    "run_error",
+]

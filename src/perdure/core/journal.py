@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from perdure.core.keys import is_beside
 from perdure.core.records import Attempt, Checkpoint
 
 
@@ -19,7 +20,7 @@ class Journal:
     __slots__ = ("_records", "_tries")
 
     def __init__(self, records: Iterable[Checkpoint], attempts: Iterable[Attempt]) -> None:
-        self._records = {record.key: record for record in records}
+        self._records = {record.key: record for record in records if not is_beside(record.key)}
         self._tries = {attempt.key: attempt for attempt in attempts}  # they come by key and number: the last one stays
 
     def __len__(self) -> int:

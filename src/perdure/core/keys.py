@@ -25,6 +25,7 @@ PATH_CHARS_MAX: Final = KEY_CHARS_MAX // 2
 
 _UNSAFE: Final = "%~\x00-\x1f\x7f\ud800-\udfff"
 _IN_NAMES: Final = re.compile(f"[/#={_UNSAFE}]")
+_BESIDE: Final = re.compile(r"~[0-9]{1,9}\+")
 _IN_GIVEN: Final = re.compile(f"[{_UNSAFE}]")
 
 
@@ -76,9 +77,26 @@ def retry_place(key: str, attempt: int) -> str:
     return place if len(place) <= KEY_CHARS_MAX else f"~{_digest(key)}~{attempt}"
 
 
-def ask_place(key: str, attempt: int) -> str:
-    """Where an effect waits for somebody to say what became of this try of it; in no key, as in `retry_place`."""
-    return retry_place(key, attempt) + "?"
+def ask_place(key: str, attempt: int, again: int = 0) -> str:
+    """Where an effect waits for somebody to say what became of this try of it, the first time or `again`; in no key, as
+    in `retry_place`."""
+    return f"{retry_place(key, attempt)}?{again or ''}"
+
+
+def place_beside(key: str, attempt: int, what: str, fence: int) -> str:
+    """Where a claim files what something has used beside a try that has no record of its own: the undo of an effect, or
+    who asked its provider; or a try that was cancelled. In no key, as in `retry_place`; nobody replays it."""
+    return f"{retry_place(key, attempt)}+{what}@{fence}"
+
+
+def is_beside(key: str) -> bool:
+    """Whether this is such a place."""
+    return "+" in key and _BESIDE.search(key) is not None
+
+
+def budget_place(budget: int, rev: int) -> str:
+    """Where the steps of a super-step ask about a budget that was set so often; in no key, as in `retry_place`."""
+    return f"~{budget}${rev}"
 
 
 def meant(words: Collection[str], *, key: str, name: str) -> str | None:

@@ -40,6 +40,9 @@ THREAD_QUEUE_MAX: Final = 10_000
 MAILBOX_MAX: Final = 10_000
 """Messages in one thread's mailbox. A sender that outruns its receiver waits or is told so."""
 
+LANE_MAX: Final = 100_000
+"""Deliveries that wait in one lane of the outbox (a sink and a partition). Agents that outrun a sink are told so."""
+
 MESSAGE_MEMORY_US: Final = 3_600_000_000
 """How long a received message is known by its id at least, so that a `send` whose answer was lost can be repeated."""
 
@@ -67,6 +70,15 @@ VERIFY_ATTEMPTS: Final = 5
 
 UNDO_ATTEMPTS: Final = 5
 """How often an undo is tried, whatever it raises, before it is left for a person."""
+
+METERS_MAX: Final = 1_000
+"""Of one try: they wait in memory for its record, and go into one commit with it."""
+
+DELIVERY_TIMEOUT_S: Final = 30.0
+"""How long a sink may take for one delivery."""
+
+DELIVERIES_AT_ONCE: Final = 32
+"""Of one sink, in one worker's hands: one that hangs does not hold up the others."""
 
 COMMIT_ROWS_MAX: Final = 2_000
 """Changes in one transaction: past this the gain per row is gone and the latency grows."""

@@ -366,6 +366,9 @@ class Claimed(msgspec.Struct, frozen=True):
     """This super-step's effects, by key."""
     undoing: Undoing | None = None
     """How it will end: its code is over, and its effects are being undone."""
+    budgets: tuple[int, ...] = ()
+    """What it counts against: its own and its parent's, and, as they are at the claim, those named `agent:` and its
+    agent, and `tenant:` and its tenant."""
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -394,6 +397,11 @@ def interrupt_id(id: int) -> str:
 def message_id(id: int) -> str:
     """The name of a message outside: `"m"` and its number."""
     return f"m{id}"
+
+
+def budget_name(run: int) -> str:
+    """The name of a run's own budget."""
+    return f"run:{run_id(run)}"
 
 
 def parse_run_id(text: str) -> int | None:

@@ -9,12 +9,15 @@ from enum import StrEnum
 
 import msgspec
 
+from perdure.core.budgets import NewBudget
+from perdure.core.deliveries import Billing
 from perdure.core.records import Blob, Checkpoint, IfBusy, Interrupt, InterruptState, RunState
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message on its way. `id` is a fresh number from `reserve_ids`: one that has arrived does not arrive again.
-    `blobs` are the receiving thread's."""
+    `blobs` are the receiving thread's. `key` is the sender's own name for it: where a message with this key has been
+    sent to this thread before, ever, it is that one, and nothing is written."""
 
     id: int
     thread_id: str
@@ -22,6 +25,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     label: str
     payload: bytes
     blobs: tuple[Blob, ...] = ()
+    key: str | None = None
 
 
 class Bounce(StrEnum):
@@ -29,7 +33,9 @@ class Bounce(StrEnum):
 
     NO_THREAD = "no_thread"
     FULL = "full"
-    """The mailbox."""
+    """The mailbox, or the lane of the outbox."""
+    BUDGET = "budget"
+    """A budget has not enough left."""
     ANSWERED = "answered"
     GONE = "gone"
     """The message."""
@@ -59,6 +65,11 @@ class StartRun(msgspec.Struct, frozen=True, gc=False):
     parent: Parent | None = None
     displaced: bytes = b""
     """With `if_busy` interrupt or rollback: the encoded error of runs that it cancels at once."""
+    budget: NewBudget | None = None
+    """The run's own, named `run:` and its name; beside it the run counts against all that its parent counts against
+    then."""
+    billing: Billing | None = None
+    """Where its bill goes, whenever it ends."""
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False):
@@ -161,6 +172,8 @@ class Sent(msgspec.Struct, frozen=True):
 
     thread: int
     seq: int
+    message: int | None = None
+    """Of one that its key stands for, sent before under another id: that id."""
 
 
 class NotSent(msgspec.Struct, frozen=True):

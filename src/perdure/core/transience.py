@@ -39,6 +39,9 @@ FINAL_NAMES: Final = {
 NO_ADDRESS: Final = socket.gaierror
 """The name of a host that nobody knows: nothing was sent."""
 
+TRANSIENT_SQLSTATES: Final = ("40001", "40P01")
+"""What a database says of a transaction that lost against another one: a serialization failure, a deadlock."""
+
 _NETWORK_ERRNOS: Final = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ENETRESET, errno.ETIMEDOUT}
 )
@@ -62,7 +65,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
         return True
-    if is_named(error, TRANSIENT_NAMES):
+    if is_named(error, TRANSIENT_NAMES) or _attribute(error, "sqlstate") in TRANSIENT_SQLSTATES:
         return True
     causes = [_attribute(error, name) for name in _CAUSES] if is_named(error, _WRAPPERS) else []
     return any(isinstance(cause, BaseException) and is_transient(cause) for cause in causes)

@@ -33,6 +33,8 @@ class StillUnknown:
 class GiveUp:
     """Nobody will find out: the effect is left unknown, and raises `OutcomeUnknown`."""
 
+    why: str = "nobody can find out"
+
 
 Verdict = Happened | DidNotHappen | StillUnknown
 
