@@ -33,18 +33,29 @@ the row, which nobody takes back: from then on the run can end as `cancelled` on
 time under the guard of a commit, and each write with an event beside it. An intent is one of the few changes whose
 worker waits for its answer before it goes on. Where a run's claim is over, its open intents are read as `unknown`.
 
+**The outbox.** What a run hands over is a row, written with the step that asked for it (`core/deliveries.py`); a bill
+is one that the end of its run writes, whoever ends it. Rows of a lane are numbered and given their turn under the lock
+of that lane, which is taken after those of runs. A worker's relay claims them as it claims runs, and loses them with
+its row.
+
+**Budgets.** `Reserve` and what settles it change a budget under the lock of its row, which comes last. A question about
+a budget is asked under that lock too, and whoever sets the budget withdraws such questions: one of them sees the other.
+
 **Loops.** An open store belongs to the event loop that opened it. `clone()` gives an unopened store on the same
 data for another loop or thread: the renewal thread has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from perdure.core.changes import Change, CommitOutcome
+from perdure.core.budgets import BudgetFilter, BudgetRow, NewBudget
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, Place
+from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryFilter, Settlement
 from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
+from perdure.core.meters import MeterRow, UsageFilter, UsageRow
 from perdure.core.records import (
     Attempt,
     Blob,
@@ -83,6 +94,34 @@ class Hint(Enum):
     """A watched run became terminal or held."""
     WAKE = "wake"
     """Something that a *running* run may wait for has come, or its cancellation was requested."""
+    DELIVER = "deliver"
+    """A delivery became claimable."""
+
+
+class Transaction(Protocol):
+    """The user's own SQL, in the transaction that records their step. Parameters are written as the database writes
+    them: `$1` on Postgres, `?` on SQLite. Errors are the driver's. It begins and ends with the function that it is
+    given to, and not by SQL: that, and any use after its end, is a `UsageError`. Nothing that it tells its session
+    outlasts it."""
+
+    @property
+    def dialect(self) -> Literal["postgresql", "sqlite"]:
+        """Which SQL it speaks."""
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Run a statement; returns how many rows it changed (0 where that does not apply)."""
+
+    async def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each of these rows of parameters."""
+
+    async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """All rows, by column."""
+
+    async def fetch_row(self, sql: str, *args: Any) -> dict[str, Any] | None:
+        """The first row, or None."""
+
+    async def fetch_value(self, sql: str, *args: Any) -> Any:
+        """The first column of the first row, or None."""
 
 
 @runtime_checkable
@@ -148,6 +187,7 @@ class Store(Protocol):
         their runs.
 
         For each, in one transaction: lock the row exclusively (skip one that is locked), check again, mark it `dead`;
+        its deliveries are `queued` again, claimable now (`DELIVER`), with `strikes + 1`;
         its running runs get `fence + 1`, `recoveries + 1`, no worker, and `strikes + 1`, or `strikes = 0` if the dead
         claim has recorded a checkpoint (a row of the run's current super-step with the run's fence). Then `queued`, in
         the place it had (`ready_at` stays), or `held` as `poison` at `strikes >= recoveries_max`, with the words of
@@ -155,8 +195,8 @@ class Store(Protocol):
         """
 
     async def retire(self, worker: int) -> int:
-        """End this worker's row (`stopped`) and give back what it still holds: `queued`, `fence + 1`, nothing counted.
-        Returns how many runs were given back. No-op on a row that is not alive."""
+        """End this worker's row (`stopped`) and give back what it still holds: `queued`, `fence + 1`, nothing counted;
+        its deliveries too, claimable now. Returns how many runs were given back. No-op on a row that is not alive."""
 
     async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:
         """Give back every run that this alive worker's row owns and that is not in `keep`: `queued`, `fence + 1`,
@@ -293,6 +333,70 @@ class Store(Protocol):
         effect. It changes (and an event says so) only from the states that `effects.RESOLVED` names, and only while its
         run is held or terminal: any other run's worker is at it, or a question about it is open. `blobs` are the
         run's thread's. Once more with the same values it changes nothing."""
+
+    # -- the outbox ------------------------------------------------------------------------------------------
+
+    async def claim_deliveries(self, request: ClaimDeliveries) -> list[Delivery]:
+        """Take deliveries that are `queued`, `ready` and due, of these sinks, for each at most so many, those that are
+        due longest first: `delivering`, this worker's, `attempts + 1`. None where the worker's row is not alive. Two
+        workers never get the same try."""
+
+    async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
+        """Say what came of tries, in one transaction; `strikes = 0`. One that is not this worker's any more, or has
+        another number, is left alone. Of one that is over the next of its lane is ready, and claimable now
+        (`DELIVER`)."""
+
+    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
+        """How many microseconds until the next delivery to one of these sinks is due, 0 where one is; None if none is
+        queued and ready."""
+
+    async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
+        """A page of deliveries, oldest id first."""
+
+    async def get_deliveries(self, deliveries: Sequence[int]) -> list[Delivery]:
+        """These deliveries, by id; missing ones are left out."""
+
+    async def redeliver(self, deliveries: Sequence[int]) -> list[Delivery]:
+        """Send dead deliveries on: `queued`, `attempts = 0` and `strikes = 0`, claimable now, with a new `seq` at the
+        end of their lanes (also of a full one), in the order given; returns these rows as they are then, by id. One in
+        another state is returned unchanged; one that is not there is left out."""
+
+    # -- meters and budgets ----------------------------------------------------------------------------------
+
+    async def meters(self, run: int, *, limit: int = 1000, offset: int = 0) -> list[MeterRow]:
+        """The run's meters, by super-step, key, attempt, fence and number."""
+
+    async def usage(self, where: UsageFilter) -> list[UsageRow]:
+        """Sums of meters, by group and name."""
+
+    async def set_budget(self, budget: NewBudget, by: str | None, *, if_rev: int | None = None) -> BudgetRow:
+        """Set the limits of the budget of this name, made where there is none; `rev + 1` (1 for a new one). Open
+        questions about it are withdrawn, and their runs woken (those in a worker's hands by `WAKE`), in the same
+        transaction. With `if_rev`, one that is there and has been set another number of times is left as it is, and
+        returned."""
+
+    async def budgets(self, where: BudgetFilter) -> list[BudgetRow]:
+        """A page of budgets, by name."""
+
+    async def get_budgets(self, budgets: Sequence[int]) -> list[BudgetRow]:
+        """These budgets, by id; missing ones are left out."""
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    async def transact(
+        self, worker: int, place: Place, work: Callable[[Transaction], Awaitable[AppendCheckpoint]]
+    ) -> CommitOutcome:  # fmt: skip
+        """Do `work` in a transaction of its own, and commit with it the record that it returns, which is for `place`,
+        as `commit` would: guarded, and refused, by the same rules. Where the record is not written, nothing is (and the
+        outcome says why); what `work` raises undoes all, and is raised, unless it follows from a database that cannot
+        work now: that is `StoreUnavailable`.
+
+        Where the record is there already, by this claim, `work` is called all the same, and undone.
+
+        `work` is called again where its transaction lost against another one. Where the answer to the commit did not
+        come, the store finds out whether it was written, before it is done again or said to be done. Raises
+        `UsageError` on a store without SQL.
+        """
 
     # -- operators -------------------------------------------------------------------------------------------
 

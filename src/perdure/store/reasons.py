@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+OVER: Final = "this transaction is over; use it only in the function that it was given to, and await what it does"
+"""Why a transaction that has ended does nothing."""
+
+ENDED_BY_ITSELF: Final = (
+    "the store itself begins and ends a transaction, together with its step's record; leave out BEGIN, COMMIT and "
+    "ROLLBACK, and what implies them (SAVEPOINT and ROLLBACK TO undo a part)"
+)
+"""Why a transaction's own end is not taken."""
+
 
 def poisoned(strikes: int) -> str:
     """The detail of a run that is held as poison. (Postgres says it in `functions/owners.sql`.)"""

@@ -21,6 +21,7 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     CommitOutcome,
+    Deliver,
     EndRun,
     HoldRun,
     IntendEffect,
@@ -29,6 +30,7 @@ from perdure.core.changes import (
     Place,
     RecordAttempt,
     RequeueRun,
+    Reserve,
     SendMessage,
     SettleEffect,
     place_of,
@@ -38,7 +40,7 @@ from perdure.core.limits import NEVER_US
 from perdure.core.records import Attempt, Checkpoint, Kind, RunState
 from perdure.core.requests import Bounce
 from perdure.store import reasons
-from perdure.store.memory import cancelling, mail, waits
+from perdure.store.memory import budgets, cancelling, mail, meters, waits
 from perdure.store.memory.effects import Draft
 from perdure.store.memory.tables import StepKey, Tables
 from perdure.store.slices import is_aware, within_slices
@@ -96,7 +98,7 @@ def _write_all(tables: Tables, worker: int, changes: Sequence[Change], *, now: i
         if (at := _address(change)) is not None and at in tables.checkpoints[change.run]:
             continue
         if (why := _bounce(tables, change)) is not None:
-            assert isinstance(change, CloseWait | SendMessage)
+            assert isinstance(change, CloseWait | SendMessage | Deliver | Reserve)
             bounced[change.run, change.super_step, change.key] = why
             continue
         _write(tables, worker, change, now=now)
@@ -112,7 +114,11 @@ def _judge_all(tables: Tables, draft: Draft, worker: int, changes: Sequence[Chan
         place = None if (at := _address(change)) is None else (change.run, at)
         if verdict is _Verdict.WRITE and isinstance(change, IntendEffect | SettleEffect) and place not in filed:
             verdict = draft.judge(change) or verdict
-        if verdict is _Verdict.WRITE and place is not None and not isinstance(change, CloseWait | SendMessage):
+        if (
+            verdict is _Verdict.WRITE
+            and place is not None
+            and not isinstance(change, CloseWait | SendMessage | Deliver)
+        ):
             filed.add(place)
         verdicts.append(verdict)
     return verdicts
@@ -144,6 +150,10 @@ def _bounce(tables: Tables, change: Change) -> Bounce | None:
             return waits.bounce(tables, change)
         case SendMessage():
             return mail.bounce(tables, change.message)
+        case Deliver():
+            return tables.outbox.bounce(change.delivery)
+        case Reserve():
+            return budgets.bounce(tables, change)
         case _:
             return None
 
@@ -157,8 +167,9 @@ def _address(change: Change) -> StepKey | None:
 def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
     match change:
         case AppendCheckpoint():
-            _append(tables, worker, change)
+            _append(tables, worker, change, now=now)
         case RecordAttempt():
+            _count(tables, change, now=now)
             _record_attempt(tables, change)
         case BeginSuperStep():
             _begin_super_step(tables, worker, change)
@@ -173,15 +184,21 @@ def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
         case CloseWait():
             waits.close_wait(tables, change, now=now)
             if change.record is not None:
-                _append(tables, worker, change.record)
+                _append(tables, worker, change.record, now=now)
         case SendMessage():
             mail.send(tables, change.message, now=now)
-            _append(tables, worker, change.record)
+            _append(tables, worker, change.record, now=now)
+        case Deliver():
+            if tables.outbox.put(change, tables.runs[change.run], now=now):
+                tables.put_blobs(change.thread, change.delivery.blobs)
+            _append(tables, worker, change.record, now=now)
+        case Reserve():
+            budgets.reserve(tables, change)
         case BuryMessage():
             mail.bury(tables, change)
         case SettleEffect():
             if change.record is not None:
-                _append(tables, worker, change.record)
+                _append(tables, worker, change.record, now=now)
         case IntendEffect():
             """Its row is what it comes to: the draft has filed it."""
         case BeginUndo():
@@ -193,7 +210,7 @@ def _write(tables: Tables, worker: int, change: Change, *, now: int) -> None:
             assert_never(change)
 
 
-def _append(tables: Tables, worker: int, change: AppendCheckpoint) -> None:
+def _append(tables: Tables, worker: int, change: AppendCheckpoint, *, now: int) -> None:
     tables.checkpoints[change.run][change.super_step, change.key] = Checkpoint(
         run=change.run,
         super_step=change.super_step,
@@ -211,6 +228,13 @@ def _append(tables: Tables, worker: int, change: AppendCheckpoint) -> None:
         ended_at=change.ended_at,
     )
     tables.put_blobs(change.thread, change.blobs)
+    _count(tables, change, now=now)
+
+
+def _count(tables: Tables, change: AppendCheckpoint | RecordAttempt, *, now: int) -> None:
+    """What a try has used."""
+    meters.file(tables, change, now=now)
+    budgets.settle(tables, change)
 
 
 def _record_attempt(tables: Tables, change: RecordAttempt) -> None:

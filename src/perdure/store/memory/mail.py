@@ -25,33 +25,47 @@ def is_full(tables: Tables, thread: int) -> bool:
 
 def bounce(tables: Tables, message: NewMessage) -> Bounce | None:
     """Why the message cannot arrive; None where it can, or has."""
-    if message.id in tables.arrived:
-        return None
     thread = tables.thread_by_name.get(message.thread_id)
+    if _known(tables, message) is not None:
+        return None
     if thread is None:
         return Bounce.NO_THREAD
     return Bounce.FULL if is_full(tables, thread) else None
+
+
+def _known(tables: Tables, message: NewMessage) -> Sent | None:
+    """Where it has arrived, by its number or by its key."""
+    if message.id in tables.arrived:
+        return Sent(*tables.arrived[message.id])
+    thread = tables.thread_by_name.get(message.thread_id)
+    if thread is None or message.key is None or (thread, message.key) not in tables.message_keys:
+        return None
+    seq, first = tables.message_keys[thread, message.key]
+    return Sent(thread, seq, None if first == message.id else first)
 
 
 def send(tables: Tables, message: NewMessage, *, now: int) -> SendOutcome:
     """Put a message into its mailbox, once."""
     if (why := bounce(tables, message)) is not None:
         return NotSent(why)
-    if message.id not in tables.arrived:
-        thread = tables.thread_by_name[message.thread_id]
-        row = Message(
-            id=message.id,
-            thread=thread,
-            seq=0,
-            sender=message.sender,
-            label=message.label,
-            payload=message.payload,
-            sent_at=now,
-            dead=None,
-        )
-        tables.put_blobs(thread, message.blobs)
-        _arrive(tables, row)
-    return Sent(*tables.arrived[message.id])
+    if (known := _known(tables, message)) is not None:
+        return known
+    thread = tables.thread_by_name[message.thread_id]
+    row = Message(
+        id=message.id,
+        thread=thread,
+        seq=0,
+        sender=message.sender,
+        label=message.label,
+        payload=message.payload,
+        sent_at=now,
+        dead=None,
+    )
+    tables.put_blobs(thread, message.blobs)
+    seq = _arrive(tables, row).seq
+    if message.key is not None:
+        tables.message_keys[thread, message.key] = seq, message.id
+    return Sent(thread, seq)
 
 
 def _arrive(tables: Tables, message: Message) -> Message:

@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.changes import OpenWait
+from perdure.core.changes import NewInterrupt, OpenWait
 from perdure.core.records import Interrupt, InterruptState, WaitKind
 from perdure.core.requests import Answered, AnswerOutcome, InterruptFilter, NewAnswer, NotAnswered
+from perdure.store.memory import budgets
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 
@@ -20,9 +21,11 @@ def ask(tables: Tables, change: OpenWait, expires_at: int | None, *, now: int) -
     """Put the question, or the one that was put under this key before; its id."""
     new, run, at = change.interrupt, tables.runs[change.run], (change.super_step, change.key)
     assert new is not None
+    state = InterruptState.OPEN if budgets.stands(tables, new) else InterruptState.WITHDRAWN
     if (before := tables.asked[run.id].get(at)) is not None:
         if tables.interrupts[before].state in UNANSWERED:
-            _set(tables, before, state=InterruptState.OPEN, expires_at=expires_at)
+            _set(tables, before, state=state, expires_at=expires_at)
+            _note_budget(tables, before, new)
         return before
     tables.asked[run.id][at] = new.id
     tables.interrupts[new.id] = Interrupt(
@@ -34,7 +37,7 @@ def ask(tables: Tables, change: OpenWait, expires_at: int | None, *, now: int) -
         super_step=change.super_step,
         key=change.key,
         name=new.name,
-        state=InterruptState.OPEN,
+        state=state,
         payload=new.payload,
         schema=new.schema,
         digest=new.digest,
@@ -47,7 +50,16 @@ def ask(tables: Tables, change: OpenWait, expires_at: int | None, *, now: int) -
         answered_by=None,
         answered_at=None,
     )
+    _note_budget(tables, new.id, new)
     return new.id
+
+
+def _note_budget(tables: Tables, interrupt: int, new: NewInterrupt) -> None:
+    """Note which budget the question is about, as it was asked last."""
+    if new.budget is None:
+        tables.accounts.about.pop(interrupt, None)
+    else:
+        tables.accounts.about[interrupt] = new.budget[0]
 
 
 def answer(tables: Tables, given: NewAnswer, *, now: int) -> AnswerOutcome | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from perdure.core.records import Attempt, Checkpoint, Claimed, Kind, Run, Thread
 from perdure.core.requests import RunFilter
-from perdure.store.memory import effects, waits
+from perdure.store.memory import budgets, effects, waits
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
 
@@ -85,6 +85,7 @@ def claimed(tables: Tables, run: Run) -> Claimed:
         cancel=run.cancel,
         effects=effects.of_super_step(tables, run),
         undoing=tables.undoing.get(run.id),
+        budgets=budgets.of_run(tables, run),
     )
 
 

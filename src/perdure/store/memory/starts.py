@@ -18,7 +18,7 @@ from perdure.core.requests import (
     ThreadHeld,
 )
 from perdure.core.times import earliest
-from perdure.store.memory import cancelling, questions
+from perdure.store.memory import budgets, cancelling, questions
 from perdure.store.memory.tables import Tables
 
 _DISPLACING = frozenset({IfBusy.INTERRUPT, IfBusy.ROLLBACK})
@@ -150,6 +150,9 @@ def new_run(
         deadline_at=deadline_at,
     )
     tables.add(run)
+    budgets.give(tables, ask, now=now)
+    if ask.billing is not None:
+        tables.billing[run.id] = ask.billing
     tables.settle(thread.id)
     if ask.key is not None:
         tables.started[ask.key] = (run.id, ask.digest)

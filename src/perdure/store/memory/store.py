@@ -28,6 +28,7 @@ from perdure.core.requests import ClaimRequest, NewWorker, RunFilter, StartOutco
 from perdure.errors import StoreUnavailable
 from perdure.store import reasons
 from perdure.store.memory import commits, operating, reading, starts
+from perdure.store.memory.handing import HandingVerbs
 from perdure.store.memory.ledger import LedgerVerbs
 from perdure.store.memory.tables import Listener, Presence, Tables
 from perdure.store.memory.waiting import WaitingVerbs
@@ -38,7 +39,7 @@ SCHEMA_VERSION = 1
 """Memory has no older schemas."""
 
 
-class MemoryStore(WaitingVerbs, LedgerVerbs):
+class MemoryStore(WaitingVerbs, LedgerVerbs, HandingVerbs):
     """A store in this process's memory. `now_us` is its clock, so tests can move time.
 
     Clones share the data, on any loop and in any thread. To simulate a worker's death, give the worker a clone of
@@ -189,6 +190,7 @@ class MemoryStore(WaitingVerbs, LedgerVerbs):
 
     def _take_over_one(self, tables: Tables, worker: int, recoveries_max: int, *, now: int) -> TakenOver:
         tables.end_worker(worker, WorkerState.DEAD, now)
+        tables.outbox.give_back(worker, struck=True, now=now)
         requeued: list[int] = []
         held: list[int] = []
         for run in [tables.runs[run] for run in sorted(tables.held_by[worker])]:
@@ -211,6 +213,7 @@ class MemoryStore(WaitingVerbs, LedgerVerbs):
             if not tables.is_alive(worker):
                 return 0
             tables.end_worker(worker, WorkerState.STOPPED, now)
+            tables.outbox.give_back(worker, now=now)
             return self._give_back(tables, tables.held_by[worker])
 
     async def give_back(self, worker: int, *, keep: Sequence[int], ticket: int = 0) -> int:

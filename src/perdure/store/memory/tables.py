@@ -16,8 +16,10 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.deliveries import Billing
 from perdure.core.effects import Effect, EffectEvent, Undoing
 from perdure.core.limits import NEVER_US
+from perdure.core.meters import MeterRow
 from perdure.core.records import (
     Attempt,
     Blob,
@@ -34,6 +36,8 @@ from perdure.core.records import (
     WorkerState,
 )
 from perdure.core.states import TERMINAL, may_move
+from perdure.store.memory.accounts import Accounts
+from perdure.store.memory.outbox import Outbox
 from perdure.store.protocol import Hint
 
 StepKey = tuple[int, str]
@@ -112,6 +116,14 @@ class Tables:
         self.ledger: dict[int, dict[StepKey, int]] = defaultdict(dict)
         """A run's effects."""
         self.undoing: dict[int, Undoing] = {}
+        self.message_keys: dict[tuple[int, str], tuple[int, int]] = {}
+        """Thread and key to `seq` and id, of every message that has had a key."""
+        self.outbox = Outbox(lambda: self._hints.add(Hint.DELIVER))
+        self.billing: dict[int, Billing] = {}
+        """Where a run's bill goes."""
+        self.meters: dict[int, dict[tuple[int, str, int, int, int], MeterRow]] = defaultdict(dict)
+        """A run's meters, by super-step, key, attempt, fence and number."""
+        self.accounts = Accounts()
         self.listeners: list[Listener] = []
         self._hints: set[Hint] = set()
 
@@ -194,6 +206,12 @@ class Tables:
             self._hints.add(Hint.ENDED)
         if run.state in TERMINAL:
             self.watched.discard(run.id)
+            self._bill(run)
+
+    def _bill(self, run: Run) -> None:
+        if (billing := self.billing.get(run.id)) is not None:
+            id, self.next_id = self.next_id, self.next_id + 1
+            self.outbox.bill(run, billing, id, now=self.time)
 
     # -- waits -----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from perdure.core.changes import (
     BuryMessage,
     Change,
     CloseWait,
+    Deliver,
     EndRun,
     HoldRun,
     IntendEffect,
@@ -26,6 +27,7 @@ from perdure.core.changes import (
     ParkRun,
     RecordAttempt,
     RequeueRun,
+    Reserve,
     SendMessage,
     SettleEffect,
 )
@@ -54,11 +56,11 @@ def append_one_arguments(worker: int, step: AppendCheckpoint) -> Arguments:
     ]
 
 
-def append_arguments(worker: int, steps: Sequence[AppendCheckpoint]) -> Arguments:
-    """The arguments of `append` for a batch of steps alone."""
+def append_arguments(worker: int, steps: Sequence[AppendCheckpoint], changes: Sequence[Change]) -> Arguments:
+    """The arguments of `append` for the steps of a batch that has nothing else for the log."""
     count = len(steps)
     return [
-        *_guard(worker, steps),
+        *_guard(worker, changes),
         [each.run for each in steps],
         [each.fence for each in steps],
         [each.super_step for each in steps],
@@ -77,9 +79,10 @@ def append_arguments(worker: int, steps: Sequence[AppendCheckpoint]) -> Argument
 
 
 class Batch:
-    """Changes of any kinds, sorted by what they write."""
+    """Changes of any kinds, sorted by what they write. Of `ends`, which follow in the same transaction, the threads are
+    locked."""
 
-    def __init__(self, changes: Iterable[Change]) -> None:
+    def __init__(self, changes: Iterable[Change], ends: Iterable[EndRun] = ()) -> None:
         self.checkpoints: list[tuple[Any, ...]] = []
         self.attempts: dict[tuple[int, int, str, int], RecordAttempt] = {}
         self.steps_begun: dict[int, int] = {}
@@ -91,6 +94,8 @@ class Batch:
         self.filed: list[_Filing] = []
         for change in changes:
             self._add(change)
+        for end in ends:
+            self.threads.setdefault(end.thread, (0, None, None))
 
     def _add(self, change: Change) -> None:
         match change:
@@ -122,6 +127,8 @@ class Batch:
                 self.filed.append(change)
             case BuryMessage() | ParkRun():
                 """Nothing but what `waits.py` makes of it."""
+            case Deliver() | Reserve():
+                """Nothing but what `following.py` makes of it, which leaves a plain batch."""
             case _:
                 assert_never(change)
 

@@ -20,14 +20,17 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     CommitOutcome,
+    Deliver,
+    EndRun,
     Place,
+    Reserve,
     SendMessage,
     place_of,
 )
 from perdure.core.requests import Bounce
-from perdure.store.postgres import batches, effects, failures, schema, waits
+from perdure.store.postgres import batches, effects, failures, following, schema, waits
 from perdure.store.postgres.address import Address
-from perdure.store.postgres.lines import Line
+from perdure.store.postgres.lines import CALL_TIMEOUT_S, Line
 from perdure.store.reasons import recorded_before
 from perdure.store.slices import is_aware, within_slices
 
@@ -46,7 +49,7 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one says."""
+    """What one says; one that follows says only what bounces."""
 
     alive: bool
     lost: frozenset[int]
@@ -56,15 +59,17 @@ class _Answer:
     bounced: Sequence[tuple[Change, Bounce]] = ()
     awake: frozenset[int] = frozenset()
     unfit: Sequence[tuple[Change, str]] = ()
+    short: Sequence[Change] = ()
+    """Reservations that alone were not written."""
 
     @classmethod
     def of(cls, write: _Write, row: Any) -> _Answer:
-        cancelled = frozenset(row["cancelled"] or ())
+        cancelled = frozenset(row.get("cancelled") or ())
         forbidden = [each for each in write.part if each.run in cancelled and not is_aware(each)] if cancelled else ()
         return cls(
-            alive=row["alive"],
-            lost=frozenset(row["lost"] or ()),
-            done=frozenset(row["done"] or ()),
+            alive=row.get("alive", True),
+            lost=frozenset(row.get("lost") or ()),
+            done=frozenset(row.get("done") or ()),
             cancelled=cancelled,
             forbidden=forbidden,
             bounced=[
@@ -73,6 +78,7 @@ class _Answer:
             ],
             awake=frozenset(row.get("awake") or ()),
             unfit=effects.unfit(write.part, row),
+            short=[write.part[at] for at in row.get("short") or ()],
         )
 
     @property
@@ -81,7 +87,7 @@ class _Answer:
         return not self.alive or bool(self.lost or self.done or self.forbidden or self.bounced or self.unfit)
 
 
-class _Odd(Exception):
+class Odd(Exception):
     """A part of a batch met something odd: what the parts before it wrote is undone."""
 
     def __init__(self, answer: _Answer) -> None:
@@ -119,6 +125,7 @@ class Committer:
     def __init__(self, address: Address, line: Line) -> None:
         self._line = line
         self._unsure = False
+        self._doubted = False
         self._statements = schema.statements(address.prefix)
 
     async def commit(self, worker: int, changes: Sequence[Change]) -> CommitOutcome:
@@ -160,22 +167,25 @@ class Committer:
             return [[each for each in batch if each.run not in refused]]
         if answer.is_odd:
             for change, why in answer.bounced:
-                assert isinstance(change, CloseWait | SendMessage)
+                assert isinstance(change, CloseWait | SendMessage | Deliver)
                 tally.bounced[change.run, change.super_step, change.key] = why
             left_out = {*map(id, answer.forbidden), *(id(change) for change, _ in answer.bounced)}
             return [[each for each in batch if id(each) not in left_out]]
         tally.awake |= answer.awake
+        for change in answer.short:
+            assert isinstance(change, Reserve)
+            tally.bounced[change.run, change.super_step, change.key] = Bounce.BUDGET
         return []
 
     async def _write(self, worker: int, batch: Sequence[Change]) -> _Answer:
         writes = self._writes(worker, batch)
-        unsure, self._unsure = self._unsure, True
+        unsure, self._unsure, self._doubted = self._unsure or self._doubted, True, False
         try:
             if unsure or len(writes) > 1:
                 answer = await self._line.use(lambda connection: self._write_in_one(connection, worker, writes, unsure))
             else:
                 answer = _Answer.of(writes[0], await self._line.fetchrow(writes[0].text, *writes[0].arguments))
-        except _Odd as odd:
+        except Odd as odd:
             answer = odd.answer
         except failures.REFUSED:
             self._unsure = False  # that is an answer
@@ -185,32 +195,65 @@ class Committer:
 
     def _writes(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
         """The statements that write the batch; nearly always one."""
-        steps = [change for change in batch if type(change) is AppendCheckpoint]
+        if following.is_plain(batch):
+            return self._log_writes(worker, batch, batch)
+        if {*map(type, batch)} <= {AppendCheckpoint, Reserve}:
+            steps = [change for change in batch if isinstance(change, AppendCheckpoint)]
+            arguments = batches.append_arguments(worker, steps, batch) + following.using_arguments(batch)
+            return [self._to_write("append_using", arguments, batch)]
+        ends, parks = following.ends_of_deliverers(batch), following.parks_of_askers(batch)
+        late = {*map(id, ends), *map(id, parks)}
+        log = [change for change in following.plain(batch) if id(change) not in late]
+        writes = self._log_writes(worker, log, batch, ends)
+        if (delivered := following.deliveries(batch)) is not None:
+            writes.append(self._to_write(*delivered, batch))
+        if ends:
+            writes += self._log_writes(worker, ends, ends)
+        writes += [self._to_write(*used, batch) for used in following.usage(batch)]
+        return writes + self._log_writes(worker, parks, parks) if parks else writes
+
+    def _log_writes(
+        self, worker: int, log: Sequence[Change], batch: Sequence[Change], ends: Sequence[EndRun] = ()
+    ) -> list[_Write]:
+        """Those that write what the batch has for the log, guarded as all of it; of `ends`, which follow, the locks."""
+        steps = [change for change in log if type(change) is AppendCheckpoint]
         if len(steps) == len(batch) == 1 and not steps[0].blobs:
-            return [self._to_write("append_one", batches.append_one_arguments(worker, steps[0]), batch)]
-        if len(steps) == len(batch):
-            return [self._to_write("append", batches.append_arguments(worker, steps), batch)]
-        if effects.has_effects(batch):
-            return self._writes_with_effects(worker, batch)
-        if not waits.has_waits(batch):
-            return [self._to_write("commit", batches.Batch(batch).arguments(worker, batch), batch)]
-        return self._writes_with_waits(worker, batch)
+            return [self._to_write("append_one", batches.append_one_arguments(worker, steps[0]), log)]
+        if len(steps) == len(log) and not ends:
+            return [self._to_write("append", batches.append_arguments(worker, steps, batch), log)]
+        if effects.has_effects(log):
+            return self._writes_with_effects(worker, log, batch, ends)
+        if not waits.has_waits(log):
+            return [self._to_write("commit", batches.Batch(log, ends).arguments(worker, batch), log)]
+        return self._writes_with_waits(worker, log, batch, ends)
 
-    def _writes_with_waits(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
-        return [
-            self._to_write("commit_waits", batches.Batch(part).arguments(worker, part) + waits.arguments(part), part)
-            for part in waits.parts(batch)
-        ]
+    def _writes_with_waits(
+        self, worker: int, log: Sequence[Change], batch: Sequence[Change], ends: Sequence[EndRun]
+    ) -> list[_Write]:
+        """Each part guards what it writes, and the first all that is not in the log: in a later one the slice of a run
+        may be over."""
+        writes: list[_Write] = []
+        others: list[Change] = [change for change in batch if isinstance(change, Reserve)]
+        for part in waits.parts(log):
+            more = waits.more(part)
+            arguments = batches.Batch(part, ends).arguments(worker, [*part, *others]) + waits.arguments(part) + more
+            writes.append(self._to_write("commit_waits_more" if more else "commit_waits", arguments, part))
+            others = []
+        return writes
 
-    def _writes_with_effects(self, worker: int, batch: Sequence[Change]) -> list[_Write]:
+    def _writes_with_effects(
+        self, worker: int, log: Sequence[Change], batch: Sequence[Change], ends: Sequence[EndRun]
+    ) -> list[_Write]:
         """Each part is guarded as all of the batch, so that a run that is lost is not said to be refused."""
-        parts, rest = effects.parts(batch)
-        later = self._writes_with_waits(worker, rest) if waits.has_waits(rest) else []
+        parts, rest = effects.parts(log)
+        later = self._writes_with_waits(worker, rest, rest, ends) if waits.has_waits(rest) else []
         if not later:
             parts[-1] += rest
         return [
             self._to_write(
-                "commit_effects", batches.Batch(part).arguments(worker, batch) + effects.arguments(part, rest), part
+                "commit_effects",
+                batches.Batch(part, ends).arguments(worker, batch) + effects.arguments(part, rest),
+                part,
             )
             for part in parts
         ] + later
@@ -223,21 +266,53 @@ class Committer:
     ) -> _Answer:
         """Write the parts of a batch in one transaction, and, where one is `unsure`, while nothing else of this worker
         is written."""
-        answers: list[_Answer] = []
         async with connection.transaction():
             if unsure:
                 await connection.execute(self._statements["wait_for_worker"].text, worker)
-            for write in writes:
-                answer = _Answer.of(write, await connection.fetchrow(write.text, *write.arguments))
-                if answer.is_odd:
-                    raise _Odd(answer)
-                answers.append(answer)
+            return await self._write_all(connection, writes)
+
+    async def _write_all(self, connection: asyncpg.Connection[Any], writes: Sequence[_Write]) -> _Answer:
+        answers: list[_Answer] = []
+        for write in writes:
+            row = await connection.fetchrow(write.text, *write.arguments, timeout=CALL_TIMEOUT_S)
+            answer = _Answer.of(write, row)
+            if answer.is_odd:
+                raise Odd(answer)
+            answers.append(answer)
         *_, last = answers
         return replace(
             last,
             cancelled=frozenset().union(*(each.cancelled for each in answers)),
             awake=frozenset().union(*(each.awake for each in answers)),
+            short=[change for each in answers for change in each.short],
         )
+
+    # -- a record in somebody else's transaction -------------------------------------------------------------
+
+    async def file(
+        self, connection: asyncpg.Connection[Any], worker: int, record: AppendCheckpoint
+    ) -> CommitOutcome:  # fmt: skip
+        """Write a record as `commit` would, in the transaction of this connection. Raises `Odd`, or a refusal, where
+        it is not written; `explain` says what that comes to."""
+        answer = await self._write_all(connection, self._writes(worker, [record]))
+        return CommitOutcome(cancelled=answer.cancelled)
+
+    async def explain(self, record: AppendCheckpoint, odd: Exception) -> CommitOutcome:
+        """What the outcome is where the record was not written, once its transaction is undone."""
+        if isinstance(odd, Odd) and not odd.answer.alive:
+            return CommitOutcome(alive=False)
+        rest, reasons = await self._sift([record])
+        if rest and isinstance(odd, Odd):
+            return CommitOutcome(lost=frozenset({record.run}))
+        if rest:
+            self._split(rest, odd, reasons)
+        return CommitOutcome(refused=reasons, cancelled=frozenset(await self._requested([record.run])))
+
+    def doubt(self) -> None:
+        """Let the next commit wait until nothing of its worker is under way: another write's answer did not come."""
+        self._doubted = True
+
+    # -- what is odd -----------------------------------------------------------------------------------------
 
     async def _recorded(self, batch: Sequence[Change]) -> dict[Place, int]:
         """The fences of those of the batch's checkpoints that exist."""

@@ -170,8 +170,10 @@ class Line:
 class Pool:
     """A few lines; each call takes the one that was used last, so that few stay open."""
 
-    def __init__(self, address: Address, size: int) -> None:
-        self._lines = [Line(address) for _ in range(size)]
+    def __init__(
+        self, address: Address, size: int, *, plans: dict[str, str] = READING, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        self._lines = [Line(address, plans, timeout_s=timeout_s) for _ in range(size)]
         self._free = list(self._lines)
         self._places = asyncio.Semaphore(size)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from perdure.core.budgets import Amounts, BudgetRow, Limits
+from perdure.core.deliveries import Delivery, DeliveryState
 from perdure.core.effects import Effect, EffectEvent, EffectState, Undoing
+from perdure.core.meters import MeterRow, UsageRow
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -101,18 +104,38 @@ def to_effect_event(row: Row) -> EffectEvent:
     return EffectEvent(**values | {"state": EffectState(values["state"])})
 
 
+def to_delivery(row: Row) -> Delivery:
+    values = dict(row)
+    return Delivery(**values | {"state": DeliveryState(values["state"])})
+
+
+def to_meter(row: Row) -> MeterRow:
+    return MeterRow(*row)
+
+
+def to_usage(row: Row) -> UsageRow:
+    group, name, quantity, entries = row
+    return UsageRow(group, name, int(quantity), entries)
+
+
+def to_budget(row: Row) -> BudgetRow:
+    id, name, limits, spent, reserved, *rest = row
+    return BudgetRow(id, name, Limits(*limits), Amounts(*spent), Amounts(*reserved), *rest)
+
+
 def to_claimed(
     row: Row, records: Iterable[Row], attempts: Iterable[Row], waits: Iterable[Row], effects: Iterable[Row]
 ) -> Claimed:
     (
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
-        now, tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, *_,
+        now, tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, *_, budgets,
     ) = row  # fmt: skip
     return Claimed(
         run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state,
         tuple(map(to_checkpoint, records)), tuple(map(to_attempt, attempts)), now, tuple(map(to_wait, waits)),
         tenant, priority, deadline_at, cancel, tuple(map(to_effect, effects)),
         None if undo_outcome is None else Undoing(RunState(undo_outcome), undo_payload),
+        tuple(sorted(set(budgets))) if budgets else (),
     )  # fmt: skip
 
 
@@ -125,9 +148,10 @@ def to_answer_outcome(row: Row, answer: bytes) -> AnswerOutcome:
     return Answered(found, created) if created or same else NotAnswered(found)
 
 
-def to_send_outcome(row: Row) -> SendOutcome:
-    thread, seq, why = row
-    return Sent(thread, seq) if why is None else NotSent(Bounce(why))
+def to_send_outcome(row: Row, id: int) -> SendOutcome:
+    """What became of the message with this id."""
+    thread, seq, why, found = row
+    return Sent(thread, seq, None if found == id else found) if why is None else NotSent(Bounce(why))
 
 
 def to_start_outcome(start: StartRun, row: Row) -> StartOutcome:

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from perdure.core import limits
+from perdure.core.budgets import UNITS
 from perdure.core.records import IfBusy
 from perdure.core.requests import ForkRun, StartOutcome, StartRun
 from perdure.errors import NotSerializable
@@ -36,6 +37,7 @@ class Starter:
         self._pool = pool
         statements = schema.statements(address.prefix)
         self._start_statement, self._fork_statement = statements["start"], statements["fork"]
+        self._terms_statement = statements["start_on_terms"]
 
     async def start(self, starts: Sequence[StartRun]) -> list[StartOutcome]:
         if not starts:
@@ -58,36 +60,57 @@ class Starter:
     async def _start(self, connection: asyncpg.Connection[Any], parts: list[Sequence[StartRun]]) -> list[Any]:
         """One round trip for one part; more are one transaction."""
         if len(parts) == 1:
-            return list(await connection.fetch(self._start_statement.text, *self._arguments(parts[0])))
+            return await self._start_part(connection, parts[0])
         found: list[Any] = []
         async with connection.transaction():
             for part in parts:
-                found += await connection.fetch(self._start_statement.text, *self._arguments(part))
+                found += await self._start_part(connection, part)
         return found
+
+    async def _start_part(
+        self, connection: asyncpg.Connection[Any], part: Sequence[StartRun], *, new_thread: bool = False
+    ) -> list[Any]:
+        values = _values(part, new_thread=new_thread)
+        statement = self._start_statement
+        if any(each.budget is not None or each.billing is not None for each in part):
+            statement = self._terms_statement
+            values |= _terms(part)
+        return list(await connection.fetch(statement.text, *statement.arguments(values)))
 
     async def _fork(self, connection: asyncpg.Connection[Any], fork: ForkRun) -> list[Any]:
         """Start the run on its thread, which must be new, and move it where it goes on from."""
         async with connection.transaction():
-            arguments = self._arguments([fork.start], new_thread=True)
-            found = list(await connection.fetch(self._start_statement.text, *arguments))
+            found = await self._start_part(connection, [fork.start], new_thread=True)
             if found[0]["answer"] == NEW:
                 await connection.fetch(self._fork_statement.text, *_fork_arguments(fork))
         return found
 
-    def _arguments(self, starts: Sequence[StartRun], *, new_thread: bool = False) -> tuple[Any, ...]:
-        start, digest, data = batches.start_blobs(starts)
-        parents = [each.parent for each in starts]
-        values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in PLAIN}
-        values["if_busy"] = [each.if_busy.value for each in starts]
-        values["tags"] = [msgspec.json.encode(each.tags).decode() if each.tags else None for each in starts]
-        values["parent"] = [parent and parent.run for parent in parents]
-        values["parent_fence"] = [parent and parent.fence for parent in parents]
-        values["parent_worker"] = [parent and parent.worker for parent in parents]
-        values["parent_cancelled"] = [parent is not None and parent.cancelled for parent in parents]
-        values["detached"] = [parent is not None and parent.detached for parent in parents]
-        values |= {"blob_start": start, "blob_digest": digest, "blob_data": data}
-        values |= {"depth_max": limits.THREAD_QUEUE_MAX, "new_thread": new_thread}
-        return self._start_statement.arguments(values)
+
+def _values(starts: Sequence[StartRun], *, new_thread: bool) -> dict[str, Any]:
+    """The arguments of `start_runs`."""
+    start, digest, data = batches.start_blobs(starts)
+    parents = [each.parent for each in starts]
+    values: dict[str, Any] = {name: [getattr(each, name) for each in starts] for name in PLAIN}
+    values["if_busy"] = [each.if_busy.value for each in starts]
+    values["tags"] = [msgspec.json.encode(each.tags).decode() if each.tags else None for each in starts]
+    values["parent"] = [parent and parent.run for parent in parents]
+    values["parent_fence"] = [parent and parent.fence for parent in parents]
+    values["parent_worker"] = [parent and parent.worker for parent in parents]
+    values["parent_cancelled"] = [parent is not None and parent.cancelled for parent in parents]
+    values["detached"] = [parent is not None and parent.detached for parent in parents]
+    values |= {"blob_start": start, "blob_digest": digest, "blob_data": data}
+    values |= {"depth_max": limits.THREAD_QUEUE_MAX, "new_thread": new_thread}
+    return values
+
+
+def _terms(starts: Sequence[StartRun]) -> dict[str, Any]:
+    """Those of runs that have budgets of their own, or are billed."""
+    own = [each.budget for each in starts]
+    values: dict[str, Any] = {"budget": [budget and budget.id for budget in own]}
+    values |= {f"limit_{unit}": [budget and getattr(budget.limits, unit) for budget in own] for unit in UNITS}
+    values["bill_sink"] = [each.billing and each.billing.sink for each in starts]
+    values["bill_key"] = [each.billing and each.billing.key for each in starts]
+    return values
 
 
 def _fork_arguments(fork: ForkRun) -> list[Any]:

@@ -1,8 +1,9 @@
 """The Postgres store: the database decides, in one round trip a verb.
 
 Connections are few and each has one purpose: one for commits, one for a worker's other verbs, a small pool for
-clients, one that listens for hints, one that holds the session lock by which a worker's death shows. Each opens at its
-first use. `schema.py` owns the tables, `functions/` what happens in them, `committing.py` the odd cases.
+clients and one for users' transactions, one that listens for hints, one that holds the session lock by which a worker's
+death shows. Each opens at its first use. `schema.py` owns the tables, `functions/` what happens in them,
+`committing.py` the odd cases.
 
 A lost connection is `StoreUnavailable` for the call it was lost in; the next call connects again.
 """
@@ -10,12 +11,15 @@ A lost connection is `StoreUnavailable` for the call it was lost in; the next ca
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from perdure.core import limits
-from perdure.core.changes import Change, CommitOutcome
+from perdure.core.budgets import BudgetFilter, BudgetRow, NewBudget
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, Place
+from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryFilter, Settlement
 from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
+from perdure.core.meters import MeterRow, UsageFilter, UsageRow
 from perdure.core.records import (
     Attempt,
     Blob,
@@ -48,14 +52,19 @@ from perdure.store.postgres import failures, rows, schema
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.attendance import Attendance
 from perdure.store.postgres.committing import Committer
+from perdure.store.postgres.handing import Handing
 from perdure.store.postgres.lines import WORKER_TIMEOUT_S, WRITING, Line, Pool
 from perdure.store.postgres.listener import Listener
 from perdure.store.postgres.reading import Reader
 from perdure.store.postgres.starting import Starter
+from perdure.store.postgres.transacting import Transactor
 from perdure.store.postgres.waiting import Waiting
-from perdure.store.protocol import Hint
+from perdure.store.protocol import Hint, Transaction
 
 CLIENT_CONNECTIONS_MAX: Final = 3
+
+TRANSACTIONS_MAX: Final = 8
+"""Of users', at once, in one process: each holds a connection for as long as its body runs."""
 
 LOGS_A_READ: Final = 50
 """Logs read at a time after a claim: each read has a worker's short patience, and logs may be long."""
@@ -71,11 +80,14 @@ class PostgresStore:
         self._claims = Line(self._address, WRITING, timeout_s=WORKER_TIMEOUT_S)
         self._commits = Line(self._address, WRITING)
         self._clients = Pool(self._address, CLIENT_CONNECTIONS_MAX)
+        self._transactions = Pool(self._address, TRANSACTIONS_MAX, plans={}, timeout_s=limits.STEP_TIMEOUT_S)
         self._attendance = Attendance(self._address, self._statements)
         self._listener = Listener(self._address)
         self._committer = Committer(self._address, self._commits)
         self._starter = Starter(self._address, self._clients)
         self._waiting = Waiting(self._address, self._claims, self._clients)
+        self._handing = Handing(self._address, self._claims, self._clients)
+        self._transactor = Transactor(self._address, self._transactions, self._committer)
         self._reader = Reader(self._address, self._clients)
 
     @property
@@ -98,13 +110,13 @@ class PostgresStore:
     async def close(self) -> None:
         await self._listener.close()
         await self._attendance.close()
-        for part in (self._claims, self._commits, self._clients):
+        for part in (self._claims, self._commits, self._transactions, self._clients):
             await part.close()
 
     def abandon(self) -> None:
         self._listener.abandon()
         self._attendance.abandon()
-        for part in (self._claims, self._commits, self._clients):
+        for part in (self._claims, self._commits, self._transactions, self._clients):
             part.abandon()
 
     def clone(self) -> PostgresStore:
@@ -269,6 +281,46 @@ class PostgresStore:
         except failures.REFUSED as error:
             raise NotSerializable(f"a value of the resolution cannot be stored: {error}") from error
         return rows.to_effect(found[0]) if found else None
+
+    # -- the outbox, meters and budgets ----------------------------------------------------------------------
+
+    async def claim_deliveries(self, request: ClaimDeliveries) -> list[Delivery]:
+        return await self._handing.claim_deliveries(request)
+
+    async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
+        await self._handing.settle_deliveries(worker, settlements)
+
+    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
+        return await self._handing.next_delivery(sinks)
+
+    async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
+        return await self._handing.deliveries(where)
+
+    async def get_deliveries(self, deliveries: Sequence[int]) -> list[Delivery]:
+        return await self._handing.get_deliveries(deliveries)
+
+    async def redeliver(self, deliveries: Sequence[int]) -> list[Delivery]:
+        return await self._handing.redeliver(deliveries)
+
+    async def meters(self, run: int, *, limit: int = 1000, offset: int = 0) -> list[MeterRow]:
+        return await self._handing.meters(run, limit=limit, offset=offset)
+
+    async def usage(self, where: UsageFilter) -> list[UsageRow]:
+        return await self._handing.usage(where)
+
+    async def set_budget(self, budget: NewBudget, by: str | None, *, if_rev: int | None = None) -> BudgetRow:
+        return await self._handing.set_budget(budget, by, if_rev=if_rev)
+
+    async def budgets(self, where: BudgetFilter) -> list[BudgetRow]:
+        return await self._handing.budgets(where)
+
+    async def get_budgets(self, budgets: Sequence[int]) -> list[BudgetRow]:
+        return await self._handing.get_budgets(budgets)
+
+    async def transact(
+        self, worker: int, place: Place, work: Callable[[Transaction], Awaitable[AppendCheckpoint]]
+    ) -> CommitOutcome:  # fmt: skip
+        return await self._transactor.transact(worker, place, work)
 
     # -- operators -------------------------------------------------------------------------------------------
 

@@ -74,16 +74,17 @@ class Waiting:
 
     async def send(self, messages: Sequence[NewMessage]) -> list[SendOutcome]:
         """One that comes twice is asked for once: the second finds what the first did."""
-        by_id: dict[int, NewMessage] = {}
-        for message in messages:
-            by_id.setdefault(message.id, message)
-        distinct = list(by_id.values())
+        first: dict[int | tuple[str, str], NewMessage] = {}
+        by_name = [(message.id if message.key is None else (message.thread_id, message.key)) for message in messages]
+        for name, message in zip(by_name, messages, strict=True):
+            first.setdefault(name, message)
+        distinct = list({message.id: message for message in first.values()}.values())
         if not distinct:
             return []
         blobs = [(number, blob) for number, message in enumerate(distinct, 1) for blob in message.blobs]
         values: dict[str, Any] = {
             name: [getattr(each, name) for each in distinct]
-            for name in ("id", "thread_id", "sender", "label", "payload")
+            for name in ("id", "thread_id", "sender", "label", "payload", "key")
         }
         values |= {
             "blob_message": [number for number, _ in blobs],
@@ -96,8 +97,11 @@ class Waiting:
             found = await self._fetch("send", **values)
         except failures.REFUSED as error:
             raise NotSerializable(f"a value of the message cannot be stored: {error}") from error
-        outcomes = {each.id: rows.to_send_outcome(row) for each, row in zip(distinct, found, strict=True)}
-        return [outcomes[message.id] for message in messages]
+        rows_by_id = {each.id: row for each, row in zip(distinct, found, strict=True)}
+        return [
+            rows.to_send_outcome(rows_by_id[first[name].id], message.id)
+            for name, message in zip(by_name, messages, strict=True)
+        ]
 
     async def mailbox(self, thread: int, *, limit: int, after: int) -> list[Message]:
         found = await self._fetch("mailbox", thread=thread, limit=page_size(limit), after=after)

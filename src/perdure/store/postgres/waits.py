@@ -28,7 +28,7 @@ from perdure.core.changes import (
 )
 from perdure.store.postgres.batches import Arguments, columns
 
-Use = tuple[str, int, int, str]
+Use = tuple[str, int, int, str] | tuple[str, str, str]
 
 _KINDS: Final = frozenset({OpenWait, CloseWait, SendMessage, BuryMessage, ParkRun})
 
@@ -77,6 +77,8 @@ def _ends(change: Change) -> list[Use]:
             ends.append(("message", change.thread, change.take, ""))
     if isinstance(change, BuryMessage):
         ends.append(("message", change.thread, change.seq, ""))
+    if isinstance(change, SendMessage) and change.message.key is not None:
+        ends.append(("sent", change.message.thread_id, change.message.key))
     return ends
 
 
@@ -108,7 +110,17 @@ def arguments(changes: Sequence[Change]) -> Arguments:
     ]
 
 
+def more(changes: Sequence[Change]) -> Arguments:
+    """What `commit_waits_more` takes after these: the senders' keys of messages. Empty where there is none."""
+    keys = [each.message.key for each in changes if isinstance(each, SendMessage)]
+    return [] if all(key is None for key in keys) else [keys]
+
+
 def _openings(changes: Sequence[Change]) -> Arguments:
+    return columns(map(_opening, opened(changes)), 16)
+
+
+def opened(changes: Sequence[Change]) -> list[OpenWait]:
     """OpenWait: of several at one place the first counts, and none that comes after the end of its super-step."""
     openings: dict[Place, OpenWait] = {}
     begun: dict[int, int] = {}
@@ -117,7 +129,7 @@ def _openings(changes: Sequence[Change]) -> Arguments:
             begun[change.run] = change.super_step
         elif isinstance(change, OpenWait) and change.super_step >= begun.get(change.run, 0):
             openings.setdefault(_place(change), change)
-    return columns(map(_opening, openings.values()), 16)
+    return list(openings.values())
 
 
 def _opening(o: OpenWait) -> tuple[Any, ...]:

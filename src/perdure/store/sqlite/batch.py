@@ -1,8 +1,9 @@
 """A batch's rows, by the statement that takes them.
 
-Each kind of change is written as one set, in the order in which a run meets the kinds. What becomes of waits, mail and
-effects depends on what is there, so their changes are decided in their own order first (`waits.py`, `mail.py`,
-`effects.py`); a batch without them does not pay for that. Parkings come last, after all that might wake the run.
+Each kind of change is written as one set, in the order in which a run meets the kinds. What becomes of waits, mail,
+effects, deliveries and budgets depends on what is there, so their changes are decided in their own order first
+(`waits.py`, `mail.py`, `effects.py`, `outbox.py`, `budgets.py`); a batch without them does not pay for that. Parkings
+come last, after all that might wake the run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from perdure.core.changes import (
     BuryMessage,
     Change,
     CloseWait,
+    Deliver,
     EndRun,
     HoldRun,
     IntendEffect,
@@ -25,6 +27,7 @@ from perdure.core.changes import (
     Place,
     RecordAttempt,
     RequeueRun,
+    Reserve,
     SendMessage,
     SettleEffect,
     place_of,
@@ -32,15 +35,25 @@ from perdure.core.changes import (
 from perdure.core.records import Blob, Kind, RunState
 from perdure.core.requests import Bounce
 from perdure.store.protocol import Hint
+from perdure.store.sqlite.budgets import Spendings
 from perdure.store.sqlite.effects import Effects
 from perdure.store.sqlite.mail import Mail
+from perdure.store.sqlite.meters import meter_rows
+from perdure.store.sqlite.outbox import Outbox
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waiters import after_end
 from perdure.store.sqlite.waits import STEP_MAX, Waits, due, end_waits, park
 
 _STEP, _BOUNDARY, _ENDED = int(Kind.STEP), int(Kind.BOUNDARY), int(Kind.ENDED)
 
-_DECIDED: Final = frozenset({OpenWait, CloseWait, SendMessage, BuryMessage, IntendEffect, SettleEffect})
+_DECIDED: Final = frozenset(
+    {OpenWait, CloseWait, SendMessage, BuryMessage, IntendEffect, SettleEffect, Deliver, Reserve}
+)
+
+
+def step_of(change: OpenWait | Reserve) -> Place:
+    """The step that a change is about; once that is on record, the change is an old one."""
+    return change.run, change.super_step, change.key
 
 
 def needs_deciding(changes: Iterable[Change]) -> bool:
@@ -56,11 +69,13 @@ class Batch:
     def __init__(self, tx: Transaction, worker: int, changes: Sequence[Change], *, sifted: bool = False) -> None:
         self.tx = tx
         self.worker = worker
+        self.changes = changes
         self.bounced: dict[Place, Bounce] = {}
         self.awake: frozenset[int] = frozenset()
         self.misfits: dict[int, str] = {}
         self.checkpoints: list[tuple[Any, ...]] = []
         self.attempts: list[tuple[Any, ...]] = []
+        self.meters: list[tuple[Any, ...]] = []
         self.blobs: list[tuple[int, bytes, bytes]] = []
         self.steps: dict[int, BeginSuperStep] = {}
         self.snapshots: dict[int, tuple[int, int, int]] = {}
@@ -72,6 +87,8 @@ class Batch:
         self.waits: Waits | None = None
         self.mail: Mail | None = None
         self.effects: Effects | None = None
+        self.outbox: Outbox | None = None
+        self.spendings: Spendings | None = None
         self.undoings: list[BeginUndo] = []
         if sifted:
             self._decide(changes)
@@ -88,13 +105,15 @@ class Batch:
         self.mail = Mail(self.tx, messages, [*taken, *buried])
         effects = [each for each in changes if isinstance(each, IntendEffect | SettleEffect)]
         self.effects = Effects(self.tx, self.worker, effects)
+        self.outbox = Outbox(self.tx, [each.delivery for each in changes if isinstance(each, Deliver)])
+        self.spendings = Spendings(self.tx, changes)
         filed: set[Place] = set()
         for change in changes:
             at = place_of(change)
-            if at in filed or (isinstance(change, OpenWait) and (change.run, change.super_step, change.key) in filed):
+            if at in filed or (isinstance(change, OpenWait | Reserve) and step_of(change) in filed):
                 continue
             if why := self._bounce(change):
-                assert isinstance(change, CloseWait | SendMessage)
+                assert isinstance(change, CloseWait | SendMessage | Deliver | Reserve)
                 self.bounced[change.run, change.super_step, change.key] = why
                 continue
             if isinstance(change, IntendEffect | SettleEffect) and (reason := self.effects.why_not(change)):
@@ -106,12 +125,17 @@ class Batch:
 
     def _bounce(self, change: Change) -> Bounce | None:
         assert self.waits is not None and self.mail is not None
+        assert self.outbox is not None and self.spendings is not None
         match change:
             case CloseWait():
                 gone = change.take is not None and not self.mail.has(change.thread, change.take)
                 return self.waits.why_not(change) or (Bounce.GONE if gone else None)
             case SendMessage():
                 return self.mail.why_not(change.message)
+            case Deliver():
+                return self.outbox.why_not(change.delivery)
+            case Reserve():
+                return self.spendings.why_not(change)
             case _:
                 return None
 
@@ -123,6 +147,7 @@ class Batch:
                 a = change
                 this = (a.run, a.super_step, a.key, a.attempt, a.fence)
                 self.attempts.append((*this, a.error, a.started_at, a.ended_at))
+                self._add_used(change)
             case BeginSuperStep():
                 self._add_boundary(change, _BOUNDARY, failed=False)
                 self.steps[change.run] = change
@@ -150,6 +175,8 @@ class Batch:
                 self._add_decided(change)
             case IntendEffect() | SettleEffect():
                 self._add_effect(change)
+            case Deliver() | Reserve():
+                self._add_handed(change)
             case _:
                 assert_never(change)
 
@@ -187,11 +214,32 @@ class Batch:
         if news:
             self._add_blobs(change.thread, change.blobs)
 
+    def _add_handed(self, change: Deliver | Reserve) -> None:
+        assert self.outbox is not None and self.spendings is not None
+        match change:
+            case Deliver():
+                self.outbox.deliver(change)
+                self._add_step(change.record)
+            case Reserve():
+                self.spendings.reserve(change)
+            case _:
+                assert_never(change)
+
     def _add_step(self, c: AppendCheckpoint) -> None:
         at = (c.run, c.super_step, c.key, _STEP, c.seq, c.fence, self.worker, c.attempt, c.digest, c.failed)
         self.checkpoints.append((*at, c.payload, None, c.started_at, c.ended_at))
         if c.blobs:
             self._add_blobs(c.thread, c.blobs)
+        self._add_used(c)
+
+    def _add_used(self, change: AppendCheckpoint | RecordAttempt) -> None:
+        """What a try has used, and what it has spent."""
+        if change.meters:
+            self.meters += meter_rows(self.tx, change)
+        if change.spent is not None:
+            if self.spendings is None:
+                self.spendings = Spendings(self.tx, self.changes)
+            self.spendings.settle(change)
 
     def _add_boundary(self, c: BeginSuperStep | EndRun, kind: int, *, failed: bool) -> None:
         at = (c.run, c.super_step, "", kind, 0, c.fence, self.worker, 0, 0, failed)
@@ -212,6 +260,8 @@ class Batch:
             return False
         if self.attempts:
             tx.write("record_attempts", self.attempts)
+        if self.meters:
+            tx.write("insert_meters", self.meters)
         for undoing in self.undoings:
             if tx.run("begin_undo", run=undoing.run, outcome=undoing.outcome, payload=undoing.payload):
                 self._add_blobs(undoing.thread, undoing.blobs)
@@ -222,6 +272,10 @@ class Batch:
             self.mail.write()
         if self.effects is not None:
             self.effects.write()
+        if self.outbox is not None:
+            self.outbox.write()
+        if self.spendings is not None:
+            self.spendings.write()
         if self.waited:
             end_waits(tx, list(self.waited.items()))
         if self.steps:

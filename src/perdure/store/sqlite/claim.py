@@ -17,6 +17,7 @@ from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB, PRIORITY_
 from perdure.core.records import Attempt, Checkpoint, Claimed, RunState, Wait
 from perdure.core.requests import ClaimRequest
 from perdure.store.sqlite import rows
+from perdure.store.sqlite.budgets import named
 from perdure.store.sqlite.ledger import claimed_effects
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waits import read_waits
@@ -54,6 +55,8 @@ class Candidate(msgspec.Struct, array_like=True):
     """Whether there may be more of its super-step than the boundary."""
     undoing: int
     """Whether its effects are being undone."""
+    budgets: tuple[int, ...] | None
+    """Those that it was given."""
 
 
 _candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
@@ -61,7 +64,8 @@ _candidates: Final = msgspec.json.Decoder(list[Candidate]).decode
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
     """Put up to `limit` runs into the worker's hands."""
-    if not tx.value("may_claim", worker=request.worker, ticket=request.ticket):
+    may_claim, has_budgets = tx.row("may_claim", worker=request.worker, ticket=request.ticket)
+    if not may_claim:
         return []
     chosen = _choose(tx, request)
     if not chosen:
@@ -73,6 +77,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claimed]:
     if undoing := [each.run for each in chosen if each.undoing]:
         for run, outcome, payload in tx.array("claimed_undoings", runs=encode(undoing)):
             log.undoing[run] = Undoing(RunState(outcome), bytes.fromhex(payload))
+    if has_budgets:
+        log.named = named(tx, {name for each in chosen for name in _names(each)})
     return [_claimed(each, boundaries[each.run], log, tx.now) for each in chosen]
 
 
@@ -124,6 +130,8 @@ class Log:
         self.waits: dict[int, list[Wait]] = defaultdict(list)
         self.effects: dict[int, list[Effect]] = defaultdict(list)
         self.undoing: dict[int, Undoing] = {}
+        self.named: dict[str, int] = {}
+        """The budgets of their agents and tenants."""
 
 
 def _log(tx: Transaction, runs: list[int]) -> Log:
@@ -193,4 +201,18 @@ def _claimed(candidate: Candidate, boundary: tuple[str, str | None], log: Log, n
         cancel=candidate.cancel,
         effects=tuple(log.effects[run]),
         undoing=log.undoing.get(run),
+        budgets=_budgets(candidate, log.named),
     )
+
+
+def _names(candidate: Candidate) -> list[str]:
+    """The names of the budgets that it counts against besides those that it was given, where there are such."""
+    tenant = [] if candidate.tenant is None else [f"tenant:{candidate.tenant}"]
+    return [f"agent:{candidate.agent}", *tenant]
+
+
+def _budgets(candidate: Candidate, named: dict[str, int]) -> tuple[int, ...]:
+    given = candidate.budgets or ()
+    if not named:
+        return given
+    return tuple(sorted({*given, *(named[name] for name in _names(candidate) if name in named)}))

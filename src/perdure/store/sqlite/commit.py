@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, place_of
+from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, Reserve, place_of
 from perdure.core.requests import Bounce
 from perdure.store import reasons
 from perdure.store.slices import is_aware, within_slices
-from perdure.store.sqlite.batch import Batch, needs_deciding
+from perdure.store.sqlite.batch import Batch, needs_deciding, step_of
 from perdure.store.sqlite.errors import SUSPECT_ERRORS, is_refusal
 from perdure.store.sqlite.transaction import Transaction, decode, encode
 
@@ -114,17 +114,17 @@ def _write_parts(tx: Transaction, worker: int, changes: Sequence[Change], writte
 
 
 def _news(tx: Transaction, changes: Sequence[Change], refused: dict[int, str]) -> list[Change]:
-    """The changes whose checkpoints are not there yet, and the waits whose steps are not on record. A checkpoint that
-    is there under another fence refuses its run. Of two with one address the first is news."""
+    """The changes whose checkpoints are not there yet, and the waits and reservations whose steps are not on record. A
+    checkpoint that is there under another fence refuses its run. Of two with one address the first is news."""
     addresses = [place_of(each) for each in changes]
-    waits = [(each.run, each.super_step, each.key) if isinstance(each, OpenWait) else None for each in changes]
+    steps = [step_of(each) if isinstance(each, OpenWait | Reserve) else None for each in changes]
     fences: dict[Place, int] = {}
-    for cursor in tx.spread("recorded", [at for at in (*addresses, *waits) if at is not None]):
+    for cursor in tx.spread("recorded", [at for at in (*addresses, *steps) if at is not None]):
         fences |= {(run, super_step, key): fence for run, super_step, key, fence in decode(cursor.fetchone()[0])}
     for each, at in zip(changes, addresses, strict=True):
         if at is not None and fences.get(at, each.fence) != each.fence:
             _, super_step, key = at
             reason = reasons.recorded_before(key, super_step, under=fences[at], fence=each.fence)
             refused.setdefault(each.run, reason)
-    there = zip(changes, addresses, waits, strict=True)
-    return [each for each, at, wait in there if each.run not in refused and at not in fences and wait not in fences]
+    there = zip(changes, addresses, steps, strict=True)
+    return [each for each, at, step in there if each.run not in refused and at not in fences and step not in fences]

@@ -59,10 +59,22 @@ class Rounds(Protocol):
 class Lane:
     """The thread and its queue."""
 
-    def __init__(self, name: str, work: Rounds, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Rounds,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[], None],
+        *,
+        patience_s: Callable[[], float | None] = lambda: None,
+        on_silence: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Where nothing comes for as long as `patience_s` says each time, the thread does `on_silence`."""
         self._work = work
         self._loop = loop
         self._on_end = on_end
+        self._patience_s = patience_s
+        self._on_silence = on_silence
         self._pid = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[Operation, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -120,13 +132,21 @@ class Lane:
     def _next(self) -> tuple[list[tuple[Operation, asyncio.Future[Any]]], bool]:
         """Everything that waits, and whether more may come."""
         jobs = []
-        job = self._jobs.get()
+        job = self._first()
         while job is not None:
             jobs.append(job)
             if len(jobs) == OPERATIONS_A_ROUND_MAX or self._jobs.empty():
                 return jobs, True
             job = self._jobs.get()
         return jobs, False
+
+    def _first(self) -> tuple[Operation, asyncio.Future[Any]] | None:
+        """What comes next, however long that takes."""
+        while True:
+            try:
+                return self._jobs.get(timeout=self._patience_s())
+            except queue.Empty:
+                self._on_silence()
 
     def _abandon(self) -> None:
         """Tell whoever still waits that nobody will come; only where the thread broke."""
@@ -203,7 +223,7 @@ def attempt(act: Callable[[], T]) -> T | Failed:
         return Failed(error)
 
 
-class _Rounds:
+class ConnectionRounds:
     """A connection that is opened when it is first needed, and again after it broke.
 
     It is used only while its file lies where it lay. SQLite would go on writing to one that was deleted, and nobody
@@ -241,7 +261,7 @@ class _Rounds:
         return Failed(translate(answer.error, self.database.path)) if isinstance(answer, Failed) else answer
 
 
-class ReadRounds(_Rounds):
+class ReadRounds(ConnectionRounds):
     """Each operation reads by itself."""
 
     def __init__(self, database: Database) -> None:
@@ -257,7 +277,7 @@ class ReadRounds(_Rounds):
         return self._told(answer)
 
 
-class WriteRounds(_Rounds):
+class WriteRounds(ConnectionRounds):
     """All operations share a transaction; each has a savepoint, so that one that fails is undone alone."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A set of messages, or a batch's changes of mail, is decided in its order on what is there, read as sets, and is then
 written as sets. A received message is kept without its payload for `MESSAGE_MEMORY_US`, so that a repeat of its sending
-is known for what it is; what is older is forgotten as its thread gets more mail.
+is known for what it is; what is older is forgotten as its thread gets more mail. Only keys stay for ever.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class Mail:
         self.boxes: dict[int, Mailbox] = {}
         self.named: dict[str, Mailbox] = {}
         self.known: dict[int, Sent] = {}
+        self.keys: dict[tuple[int, str], tuple[int, int]] = {}
+        """Thread and key, to the message that had this key first, and its place."""
+        self.new_keys: list[tuple[int, str, int, int]] = []
         self.there: dict[tuple[int, int], int] = {}
         self.new: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.blobs: list[tuple[int, bytes, bytes]] = []
@@ -51,6 +54,7 @@ class Mail:
             self._read_named({each.thread_id for each in messages})
             for id, thread, seq in tx.array("known_messages", ids=encode([each.id for each in messages])):
                 self.known[id] = Sent(thread, seq)
+            self._read_keys([each for each in messages if each.key is not None])
         if taken := sorted(set(places)):
             self._read_places(taken)
 
@@ -58,6 +62,13 @@ class Mail:
         for cursor in self.tx.spread("named_mailboxes", [(name,) for name in names]):
             for name, *fields in decode(cursor.fetchone()[0]):
                 self.named[name] = self._box(*fields)
+
+    def _read_keys(self, messages: Sequence[NewMessage]) -> None:
+        boxes = self.named
+        places = {(boxes[m.thread_id].thread, m.key) for m in messages if m.key is not None and m.thread_id in boxes}
+        for cursor in self.tx.spread("known_message_keys", sorted(places)):
+            for thread, key, message, seq in decode(cursor.fetchone()[0]):
+                self.keys[thread, key] = message, seq
 
     def _read_places(self, places: Sequence[tuple[int, int]]) -> None:
         for _, *fields in self.tx.array("mailboxes", threads=encode(sorted({thread for thread, _ in places}))):
@@ -70,7 +81,7 @@ class Mail:
 
     def why_not(self, message: NewMessage) -> Bounce | None:
         """Why a message cannot arrive; None where it can, or has."""
-        if message.id in self.known:
+        if self._sent(message) is not None:
             return None
         box = self.named.get(message.thread_id)
         if box is None:
@@ -81,7 +92,7 @@ class Mail:
         """What becomes of one message, given all before it."""
         if (why := self.why_not(message)) is not None:
             return NotSent(why)
-        if known := self.known.get(message.id):
+        if known := self._sent(message):
             return known
         box = self.named[message.thread_id]
         seq = self._arrive(box, message.label)
@@ -90,7 +101,20 @@ class Mail:
         self.there[box.thread, seq] = m.id
         self.blobs += [(box.thread, blob.digest, blob.data) for blob in m.blobs]
         self.known[m.id] = Sent(box.thread, seq)
+        if m.key is not None:
+            self.keys[box.thread, m.key] = m.id, seq
+            self.new_keys.append((box.thread, m.key, m.id, seq))
         return self.known[m.id]
+
+    def _sent(self, message: NewMessage) -> Sent | None:
+        """Where a message is that has arrived, by its number, or by its sender's own name for it."""
+        if known := self.known.get(message.id):
+            return known
+        box = self.named.get(message.thread_id)
+        if box is None or message.key is None or (box.thread, message.key) not in self.keys:
+            return None
+        first, seq = self.keys[box.thread, message.key]
+        return Sent(box.thread, seq, None if first == message.id else first)
 
     def revive(self, thread: int, label: str) -> int:
         """The place of a dead letter at the end of its mailbox, be that full or not."""
@@ -131,6 +155,7 @@ class Mail:
             return
         tx.write("put_blobs", self.blobs)
         tx.write("insert_messages", list(self.new.values()))
+        tx.write("insert_message_keys", self.new_keys)
         if self.received:
             tx.run("receive_messages", ids=encode(self.received), now=tx.now)
         for id, reason in self.buried:

@@ -6,7 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.budgets import UNITS, Amounts, BudgetRow, Limits
+from perdure.core.deliveries import Delivery, DeliveryState
 from perdure.core.effects import Effect, EffectEvent, EffectState
+from perdure.core.meters import MeterRow
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -87,6 +90,24 @@ def _effect_event(row: list[Any]) -> EffectEvent:
     return EffectEvent(*row)
 
 
+def _delivery(row: list[Any]) -> Delivery:
+    row[10] = bool(row[10])
+    row[12] = bytes.fromhex(row[12])
+    row[13] = DeliveryState(row[13])
+    row[14] = bool(row[14])
+    return Delivery(*row)
+
+
+def _meter(row: list[Any]) -> MeterRow:
+    row[8] = bytes.fromhex(row[8])
+    return MeterRow(*row)
+
+
+def _budget(row: list[Any]) -> BudgetRow:
+    id, name, *amounts = row[:14]
+    return BudgetRow(id, name, Limits(*amounts[:4]), Amounts(*amounts[4:8]), Amounts(*amounts[8:]), *row[14:])
+
+
 def _message(row: list[Any]) -> Message:
     row[5] = bytes.fromhex(row[5])
     return Message(*row)
@@ -109,6 +130,13 @@ def _columns(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("said_by" if field == "by" else field for field in fields)
 
 
+def _budget_columns() -> tuple[str, ...]:
+    """A budget's columns: each of its structs is one a unit."""
+    amounts = tuple(f"{unit}_{what}" for what in ("max", "spent", "reserved") for unit in UNITS)
+    first, last = BudgetRow.__struct_fields__[:2], BudgetRow.__struct_fields__[5:]
+    return _columns((*first, *amounts, *last))
+
+
 RUN: Final = Shape(Run.__struct_fields__, frozenset(), _run)
 CHECKPOINT: Final = Shape(Checkpoint.__struct_fields__, frozenset({"payload", "state"}), _checkpoint)
 ATTEMPT: Final = Shape(Attempt.__struct_fields__, frozenset({"error"}), _attempt)
@@ -116,6 +144,9 @@ WAIT: Final = Shape(Wait.__struct_fields__, frozenset(), _wait)
 INTERRUPT: Final = Shape(Interrupt.__struct_fields__, frozenset({"payload", "schema", "answer"}), _interrupt)
 EFFECT: Final = Shape(_columns(Effect.__struct_fields__), frozenset({"arguments", "outcome"}), _effect)
 EFFECT_EVENT: Final = Shape(_columns(EffectEvent.__struct_fields__), frozenset(), _effect_event)
+DELIVERY: Final = Shape(Delivery.__struct_fields__, frozenset({"payload"}), _delivery)
+METER: Final = Shape(MeterRow.__struct_fields__, frozenset({"attributes"}), _meter)
+BUDGET: Final = Shape(_budget_columns(), frozenset(), _budget)
 MESSAGE: Final = Shape(Message.__struct_fields__, frozenset({"payload"}), _message)
 OUTCOME: Final = Shape(Outcome.__struct_fields__, frozenset({"payload"}), _outcome)
 THREAD: Final = Shape(Thread.__struct_fields__, frozenset(), lambda row: Thread(*row))

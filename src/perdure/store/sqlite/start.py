@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import limits
-from perdure.core.records import IfBusy, Kind, run_id
+from perdure.core.budgets import NewBudget
+from perdure.core.records import IfBusy, Kind, budget_name, run_id
 from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
@@ -27,6 +28,7 @@ from perdure.core.requests import (
 )
 from perdure.core.times import earliest
 from perdure.store.protocol import Hint
+from perdure.store.sqlite.budgets import budget_rows, named
 from perdure.store.sqlite.cancel import cancel_all
 from perdure.store.sqlite.transaction import Transaction, decode, encode
 
@@ -51,6 +53,7 @@ class NewRun(msgspec.Struct):
     thread: ThreadQueue
     ordinal: int
     ready: bool
+    budgets: tuple[int, ...] = ()
 
 
 def start(tx: Transaction, starts: Sequence[StartRun]) -> list[StartOutcome]:
@@ -76,17 +79,24 @@ class Group:
         starts = self.starts
         self.runs: set[int] = set(self.tx.array("known_runs", runs=encode([each.id for each in starts])))
         self.parents: dict[int, tuple[int, int, bool]] = {}
+        self.given: dict[int, list[int]] = {}
+        """What parents count against."""
         self.keys: dict[str, tuple[int, bytes, str]] = {}
         self.threads: dict[str, ThreadQueue] = {}
         self._read_parents({each.parent.run for each in starts if each.parent is not None})
         self._read_keys({each.key for each in starts if each.key is not None})
         self._read_threads({each.thread_id for each in starts})
+        self.own = named(self.tx, {budget_name(each.id) for each in starts if each.budget is not None})
+        """Budgets that were set for runs before there were these."""
         self.questions = self._read_questions({each.thread_id for each in starts if _minds_questions(each)})
 
     def _read_parents(self, runs: set[int]) -> None:
         if runs:
-            for run, fence, worker, cancelled in self.tx.array("parents", runs=encode(sorted(runs))):
+            found = self.tx.array("parents", runs=encode(sorted(runs)))
+            shared = named(self.tx, {name for row in found for name in _shared(*row[5:])})
+            for run, fence, worker, cancelled, budgets, *whose in found:
                 self.parents[run] = (fence, worker, bool(cancelled))
+                self.given[run] = (budgets or []) + [shared[name] for name in _shared(*whose) if name in shared]
 
     def _read_keys(self, keys: set[str]) -> None:
         for cursor in self.tx.spread("known_starts", [(key,) for key in keys]):
@@ -170,8 +180,16 @@ class Group:
             thread.head = asked.id
         self.threads[asked.thread_id] = thread
         self.runs.add(asked.id)
-        self.new.append(NewRun(asked, thread, thread.last_ordinal, ready))
+        self.new.append(NewRun(asked, thread, thread.last_ordinal, ready, self._budgets(asked)))
         self._remember(asked, asked.id)
+
+    def _budgets(self, asked: StartRun) -> tuple[int, ...]:
+        """What a new run is given: its own budget, and its parent's."""
+        if asked.budget is None and asked.parent is None:
+            return ()
+        inherited = () if asked.parent is None else self.given.get(asked.parent.run, ())
+        own = () if asked.budget is None else (self.own.get(budget_name(asked.id), asked.budget.id),)
+        return tuple(sorted({*own, *inherited}))
 
     def _remember(self, asked: StartRun, run: int) -> None:
         """The key stands for this run from now on."""
@@ -190,6 +208,7 @@ class Group:
         changed = [(name, thread) for name, thread in self.threads.items() if thread.changed]
         tx.write("put_threads", [_thread_row(name, thread, tx.now) for name, thread in changed])
         tx.write("insert_runs", [_run_row(each, tx.now) for each in new])
+        tx.write("insert_budgets", budget_rows(filter(None, map(_own_budget, new)), tx.now))
         tx.write("append_checkpoints", boundaries or [boundary_row(each.asked, tx.now) for each in new])
         tx.write("put_blobs", [(run.thread.id, blob.digest, blob.data) for run in new for blob in run.asked.blobs])
         if any(each.ready for each in new):
@@ -210,7 +229,20 @@ def _run_row(new: NewRun, now: int) -> tuple[Any, ...]:
     deadline_at = earliest(None if a.deadline_us is None else now + a.deadline_us, a.deadline_at)
     at = (a.id, new.thread.id, new.ordinal, a.agent, a.queue, new.ready, earliest(now + a.delay_us, deadline_at))
     parent = (None, False) if a.parent is None else (a.parent.run, a.parent.detached)
-    return (*at, a.priority, a.key, a.tenant, tags, now, *parent, deadline_at)
+    budgets = encode(new.budgets) if new.budgets else None
+    billing = (None, None) if a.billing is None else (a.billing.sink, a.billing.key)
+    return (*at, a.priority, a.key, a.tenant, tags, now, *parent, deadline_at, budgets, *billing)
+
+
+def _shared(agent: str, tenant: str | None) -> list[str]:
+    """The names of the budgets that a run shares with others."""
+    return [f"agent:{agent}"] if tenant is None else [f"agent:{agent}", f"tenant:{tenant}"]
+
+
+def _own_budget(new: NewRun) -> NewBudget | None:
+    """The run's own budget, by its name."""
+    budget = new.asked.budget
+    return None if budget is None else msgspec.structs.replace(budget, name=budget_name(new.asked.id))
 
 
 def boundary_row(asked: StartRun, now: int, super_step: int = 1, state: bytes | None = None) -> tuple[Any, ...]:

@@ -2,19 +2,20 @@
 
 Each open store has two threads. The writer owns the one connection that writes: all verbs that wait share a
 transaction, and its sync. The reader owns a second connection; in WAL mode it never waits for the writer. Both take
-plain functions (`commit.py`, `start.py`, `claim.py`, …); this file only sends them there. Processes on the same machine
-share the file through the side directory (`files.py`, `wake.py`).
+plain functions (`commit.py`, `start.py`, `claim.py`, …); this file only sends them there. (Where users write in a
+transaction of their own, a third thread comes to them: `transact.py`.) Processes on the same machine share the file
+through the side directory (`files.py`, `wake.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from perdure.core.changes import Change, CommitOutcome
+from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome, Place
 from perdure.core.effects import Effect, EffectEvent, EffectFilter, Resolution
 from perdure.core.records import (
     Attempt,
@@ -44,6 +45,7 @@ from perdure.core.requests import (
     StartRun,
 )
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.store import protocol
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import (
     cancel,
@@ -67,7 +69,9 @@ from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.doctor import diagnose
 from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.files import Attendance, WriterLock, side_directory
+from perdure.store.sqlite.handing import HandingVerbs
 from perdure.store.sqlite.lane import InlineLane, Lane, ReadRounds, WriteRounds
+from perdure.store.sqlite.transact import Answer, Guests
 from perdure.store.sqlite.transaction import Reader, Transaction
 
 T = TypeVar("T")
@@ -79,7 +83,7 @@ ANSWER_S: Final = 60.0
 writer lock makes the others wait this long."""
 
 
-class SQLiteStore:
+class SQLiteStore(HandingVerbs):
     """A store in the file at `path`, and in `<path>-workers/` beside it.
 
     A test may give the clocks: `now_us` is the machine's wall clock, which may step, and `ticks_us`, if it is there,
@@ -112,7 +116,7 @@ class SQLiteStore:
         if self._open is not None:
             return
         await asyncio.to_thread(self._prepare)
-        self._open = _Open(self._database, self._directory, self._lane)
+        self._open = _Open(self._database, self._directory, self._lane, self._answer)
         await self._sweep()
 
     async def close(self) -> None:
@@ -289,6 +293,13 @@ class SQLiteStore:
     async def resolve(self, resolution: Resolution, blobs: Sequence[Blob] = ()) -> Effect | None:
         return await self._write(partial(ledger.resolve, found=resolution, blobs=blobs))
 
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    async def transact(
+        self, worker: int, place: Place, work: Callable[[protocol.Transaction], Awaitable[AppendCheckpoint]]
+    ) -> CommitOutcome:  # fmt: skip
+        return await self._opened.guests.transact(worker, place, work)
+
     # -- operators -------------------------------------------------------------------------------------------
 
     async def retry(self, run: int, drop_keys: Sequence[str], *, undo: bool = False) -> Run | None:
@@ -374,14 +385,17 @@ class SQLiteStore:
 
 
 class _Open:
-    """What an open store holds: two threads, the locks, an ear."""
+    """What an open store holds: its threads, the locks, an ear."""
 
-    def __init__(self, database: Database, directory: Path, lane: type[Lane] | type[InlineLane]) -> None:
+    def __init__(
+        self, database: Database, directory: Path, lane: type[Lane] | type[InlineLane], answer: Answer
+    ) -> None:  # fmt: skip
         loop = asyncio.get_running_loop()
         self.attendance = Attendance(directory)
         self.ear = wake.Ear(directory, loop)
         self._lock = WriterLock(directory)
         writing = WriteRounds(database, self._lock.held, wake.Bell(directory).ring)
+        self.guests = Guests(database, directory, answer)
         reading = ReadRounds(database)
         name = database.path.name
         self.writer = lane(f"perdure writer {name}", writing, loop, writing.end)
@@ -389,6 +403,7 @@ class _Open:
 
     async def close(self) -> None:
         self.ear.close()
+        await self.guests.close()
         await self.writer.close()
         await self.reader.close()
         self._lock.close()
@@ -396,6 +411,7 @@ class _Open:
 
     def abandon(self) -> None:
         self.ear.close()
+        self.guests.abandon()
         if self.writer.abandon() and self.reader.abandon():
             self._lock.close()
         self.attendance.close()

@@ -75,6 +75,8 @@ class Question(msgspec.Struct):
     id: int
     state: InterruptState
     expires_at: int | None = None
+    budget: int | None = None
+    """What it is about, where that is a budget."""
     row: tuple[Any, ...] | None = None
     """What to insert, of a new one."""
     changed: bool = False
@@ -92,10 +94,14 @@ class Waits:
         """Where each run is, by now."""
         self.here: set[Place] = set()
         self.questions: dict[Place, Question] = {}
+        self.revs: dict[int, int] = {}
+        """How often budgets were set that are asked about."""
         self.opened: dict[Place, tuple[Any, ...]] = {}
         self.closed: set[Place] = set()
         if changes:
             self._read(sorted({_place(each) for each in changes}))
+        if about := {asked.budget[0] for each in changes if (asked := _asked(each)) is not None and asked.budget}:
+            self.revs = dict(tx.array("budget_revs", ids=encode(sorted(about))))
 
     def _read(self, places: Sequence[Place]) -> None:
         runs = encode(sorted({run for run, _, _ in places}))
@@ -103,8 +109,8 @@ class Waits:
         for cursor in self.tx.spread("waits_at", places):
             self.here |= {(run, super_step, key) for run, super_step, key in decode(cursor.fetchone()[0])}
         for cursor in self.tx.spread("interrupts_at", places):
-            for run, super_step, key, id, state, expires_at in decode(cursor.fetchone()[0]):
-                self.questions[run, super_step, key] = Question(id, InterruptState(state), expires_at)
+            for run, super_step, key, id, state, expires_at, budget in decode(cursor.fetchone()[0]):
+                self.questions[run, super_step, key] = Question(id, InterruptState(state), expires_at, budget)
 
     def open(self, change: OpenWait) -> bool:
         """Begin to wait; not where the run does so already, or its super-step has ended."""
@@ -122,14 +128,21 @@ class Waits:
         """The interrupt at this place: a new one, or the one that was asked there before, open again where nobody
         answered it."""
         question = self.questions.get(at)
+        state = InterruptState.OPEN if self._stands(asked) else InterruptState.WITHDRAWN
+        budget = None if asked.budget is None else asked.budget[0]
         if question is None:
             a = asked
             what = (a.name, a.payload, a.schema, a.digest, a.on_timeout, a.assignee)
             row = (a.id, *at, *what, self.tx.now)
-            self.questions[at] = question = Question(a.id, InterruptState.OPEN, due_at, row)
+            self.questions[at] = question = Question(a.id, state, due_at, budget, row)
         elif question.state in (InterruptState.WITHDRAWN, InterruptState.EXPIRED):
-            question.move(InterruptState.OPEN, due_at)
+            question.move(state, due_at)
+            question.budget = budget
         return question.id
+
+    def _stands(self, asked: NewInterrupt) -> bool:
+        """Whether a question is still to be asked: not one about a budget that was set since it was read."""
+        return asked.budget is None or self.revs.get(asked.budget[0]) == asked.budget[1]
 
     def why_not(self, change: CloseWait) -> Bounce | None:
         """Why this end of a wait cannot be written."""
@@ -158,13 +171,18 @@ class Waits:
         tx.write("close_waits", sorted(self.closed))
         tx.write("open_waits", list(self.opened.values()))
         new = [each for each in self.questions.values() if each.row is not None]
-        tx.write("insert_interrupts", [(*_row(each), each.expires_at, each.state) for each in new])
+        tx.write("insert_interrupts", [(*_row(each), each.expires_at, each.budget, each.state) for each in new])
         if moved := [each for each in self.questions.values() if each.row is None and each.changed]:
-            tx.run("move_interrupts", moves=encode([(each.id, each.state, each.expires_at) for each in moved]))
+            moves = [(each.id, each.state, each.expires_at, each.budget) for each in moved]
+            tx.run("move_interrupts", moves=encode(moves))
 
 
 def _place(change: OpenWait | CloseWait) -> Place:
     return change.run, change.super_step, change.key
+
+
+def _asked(change: OpenWait | CloseWait) -> NewInterrupt | None:
+    return change.interrupt if isinstance(change, OpenWait) else None
 
 
 def _row(question: Question) -> tuple[Any, ...]:

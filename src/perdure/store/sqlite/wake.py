@@ -26,7 +26,7 @@ from perdure.store.sqlite.files import Descriptors
 
 _log = logging.getLogger(__name__)
 
-_BYTES: Final = {Hint.WORK: b"W", Hint.ENDED: b"E", Hint.WAKE: b"K"}
+_BYTES: Final = {Hint.WORK: b"W", Hint.ENDED: b"E", Hint.WAKE: b"K", Hint.DELIVER: b"D"}
 _HINTS: Final = {value[0]: hint for hint, value in _BYTES.items()}
 
 READ_BYTES: Final = 4096

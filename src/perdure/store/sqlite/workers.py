@@ -11,6 +11,7 @@ from perdure.core.records import HeldReason, TakenOver, WorkerState
 from perdure.core.requests import NewWorker
 from perdure.store import reasons
 from perdure.store.protocol import Hint
+from perdure.store.sqlite import outbox
 from perdure.store.sqlite.transaction import Transaction, encode
 from perdure.store.sqlite.waiters import after_end
 
@@ -50,6 +51,7 @@ def take_over(tx: Transaction, suspects: Sequence[int], recoveries_max: int) -> 
 
 def _take_over(tx: Transaction, worker: int, recoveries_max: int) -> TakenOver:
     tx.run("end_worker", worker=worker, state=WorkerState.DEAD, now=tx.now)
+    outbox.give_back(tx, worker, struck=True)
     runs = tx.array("held_by", worker=worker)
     if not runs:
         return TakenOver(worker, (), ())
@@ -69,6 +71,7 @@ def retire(tx: Transaction, worker: int) -> int:
     """End the worker's row and give its runs back; how many."""
     if not tx.run("end_worker", worker=worker, state=WorkerState.STOPPED, now=tx.now):
         return 0
+    outbox.give_back(tx, worker)
     return _return(tx, worker, keep=())
 
 

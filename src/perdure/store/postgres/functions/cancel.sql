@@ -109,6 +109,7 @@ as $$
 declare
   v_watched boolean;
   v_awaited boolean;
+  v_billed boolean;
   v_heads bigint[];
 begin
   insert into perdure.checkpoints (
@@ -123,9 +124,11 @@ begin
     update perdure.runs r
     set state = 'cancelled', ready = false, ended_at = p_now, cancel = p_reason, reason = p_reason, detail = null
     where r.id = any (p_runs)
-    returning r.watched, r.awaited
+    returning r.watched, r.awaited, r.bill_sink is not null as billed
   )
-  select bool_or(ended.watched), bool_or(ended.awaited) into v_watched, v_awaited from ended;
+  select bool_or(ended.watched), bool_or(ended.awaited), bool_or(ended.billed)
+  into v_watched, v_awaited, v_billed
+  from ended;
 
   perform from perdure.threads t
   where t.id = any (array(select r.thread from perdure.runs r where r.id = any (p_runs)))
@@ -163,6 +166,9 @@ begin
   end if;
   if v_awaited then
     perform perdure.wake_waiters(p_runs);
+  end if;
+  if v_billed then
+    perform perdure.bill(p_runs);
   end if;
   if v_watched then
     perform pg_notify('perdure.hints', 'ended');

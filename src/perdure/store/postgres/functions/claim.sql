@@ -12,7 +12,7 @@ create or replace function perdure.claim(
   run bigint, thread bigint, thread_id text, agent text, fence bigint, super_step integer, attempt integer,
   recoveries integer, strikes integer, created_at bigint, arguments bytea, state bytea, now bigint, tenant text,
   priority integer, deadline_at bigint, cancel text, undo_outcome text, undo_payload bytea, recorded boolean,
-  tried boolean, waits boolean, effects boolean
+  tried boolean, waits boolean, effects boolean, budgets bigint[]
 )
 language plpgsql volatile
 as $$
@@ -23,6 +23,7 @@ declare
   v_ids bigint[] := '{}';
   v_best bigint[];
   v_more bigint[];
+  v_named boolean;
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
   if not found then
@@ -163,6 +164,9 @@ begin
       started_at = coalesce(r.started_at, v_now)
   where r.id = any (v_ids);
 
+  -- Those of agents and tenants are looked for where there are any.
+  v_named := exists (select from perdure.budgets b where b.name >= 'agent:' and b.name < 'agent;' offset 0)
+    or exists (select from perdure.budgets b where b.name >= 'tenant:' and b.name < 'tenant;' offset 0);
   return query
   select
     r.id, r.thread, t.thread_id, r.agent, r.fence, r.super_step, r.attempt, r.recoveries, r.strikes, r.created_at,
@@ -185,7 +189,13 @@ begin
     b.old and exists (select from perdure.waits w where w.run = r.id offset 0),
     b.old and exists (
       select from perdure.effects e where e.run = r.id and e.super_step = r.super_step offset 0
-    )
+    ),
+    case
+      when v_named then r.budgets || array(
+        select b.id from perdure.budgets b where b.name in ('agent:' || r.agent, 'tenant:' || r.tenant)
+      )
+      else r.budgets
+    end
   from perdure.runs r
   cross join lateral (
     select o.thread_id, o.snapshot_run, o.snapshot_step

@@ -19,6 +19,23 @@ begin
 end
 $$;
 
+-- The same within a longer transaction, which gives the lock back at once: others do not wait for its end.
+create or replace function perdure.next_ids(p_count bigint) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_first bigint;
+begin
+  perform pg_advisory_lock(1885692005, hashtext('perdure.ids'));
+  v_first := nextval('perdure.ids');
+  if p_count > 1 then
+    perform setval('perdure.ids', v_first + p_count - 1);
+  end if;
+  perform pg_advisory_unlock(1885692005, hashtext('perdure.ids'));
+  return v_first;
+end
+$$;
+
 -- Send a WORK hint, if anybody waits for work. A notification makes every commit of the database queue for one lock,
 -- so none is sent to a fleet that is busy.
 create or replace function perdure.hint_work() returns void

@@ -150,6 +150,7 @@ declare
   v_awaited bigint[];
   v_held bigint[];
   v_taken_back bigint[];
+  v_billed bigint[];
   v_seen boolean := false;
   v_watched boolean := false;
   v_claimable boolean := false;
@@ -179,7 +180,8 @@ begin
     set fence = excluded.fence,
         error = excluded.error,
         started_at = excluded.started_at,
-        ended_at = excluded.ended_at
+        ended_at = excluded.ended_at,
+        told = o.error is not null and o.fence = excluded.fence
     where excluded.error is not null or o.error is null;
   end if;
 
@@ -216,13 +218,15 @@ begin
           reason = case when e.state = 'cancelled' then r.cancel else r.reason end
       from unnest(e_run, e_state) as e (run, state)
       where r.id = e.run
-      returning r.id, r.watched, r.awaited, r.rollback and r.state = 'cancelled' as taken_back
+      returning r.id, r.watched, r.awaited, r.rollback and r.state = 'cancelled' as taken_back,
+        r.bill_sink is not null as billed
     )
     select
       coalesce(bool_or(ended.watched), false),
       array_agg(ended.id) filter (where ended.awaited),
-      array_agg(ended.id) filter (where ended.taken_back)
-    into v_watched, v_awaited, v_taken_back
+      array_agg(ended.id) filter (where ended.taken_back),
+      array_agg(ended.id) filter (where ended.billed)
+    into v_watched, v_awaited, v_taken_back, v_billed
     from ended;
   end if;
 
@@ -299,6 +303,9 @@ begin
 
   if v_awaited is not null then
     perform perdure.wake_waiters(v_awaited);
+  end if;
+  if v_billed is not null then
+    perform perdure.bill(v_billed);
   end if;
   if v_watched then
     perform pg_notify('perdure.hints', 'ended');

@@ -24,6 +24,7 @@ begin
   if not found then
     return;
   end if;
+  perform perdure.requeue_deliveries(p_worker, '{}', true);
 
   -- Those that are about to be held are over for whoever waits for them.
   v_over := array(
@@ -120,6 +121,7 @@ declare
   v_count bigint;
 begin
   v_count := perdure.give_back(p_worker, '{}', 9223372036854775807);
+  perform perdure.requeue_deliveries(p_worker, '{}', false);
   update perdure.workers w
   set state = 'stopped', idle = false, ended_at = perdure.now_us()
   where w.id = p_worker

@@ -14,7 +14,10 @@ create or replace function perdure.start_runs(
   s_delay_us bigint[], s_key text[], s_digest bytea[], s_payload bytea[], s_if_busy text[], s_tenant text[],
   s_tags text[], s_deadline_us bigint[], s_deadline_at bigint[], s_parent bigint[], s_parent_fence bigint[],
   s_parent_worker bigint[], s_parent_cancelled boolean[], s_detached boolean[], s_displaced bytea[],
-  b_start integer[], b_digest bytea[], b_data bytea[], p_depth_max bigint, p_new_thread boolean
+  b_start integer[], b_digest bytea[], b_data bytea[], p_depth_max bigint, p_new_thread boolean,
+  s_budget bigint[] default null, s_usd bigint[] default null, s_tokens bigint[] default null,
+  s_steps bigint[] default null, s_us bigint[] default null, s_bill_sink text[] default null,
+  s_bill_key text[] default null
 ) returns table (answer integer, run bigint, thread_id text, depth bigint, agent text)
 language plpgsql volatile
 as $$
@@ -166,21 +169,33 @@ begin
   -- (A run's digest is compared in `starts` alone.)
   insert into perdure.runs (
     id, thread, ordinal, ready_at, fence, created_at, priority, attempt, recoveries, strikes, super_step, ready,
-    state, agent, queue, key, tenant, tags, digest, parent, deadline_at, detached
+    state, agent, queue, key, tenant, tags, digest, parent, deadline_at, detached, budgets, bill_sink, bill_key
   )
   select
     s.id, s.thread, s.ordinal, least(v_now + s.delay_us, v_now + s.deadline_us, s.deadline_at), 0, v_now, s.priority,
     0, 0, 0, 1, s.ready, 'queued', s.agent, s.queue, s.key, s.tenant,
     case when s.tags is null then '{}' else array(select jsonb_array_elements_text(s.tags::jsonb)) end,
-    '', s.parent, least(v_now + s.deadline_us, s.deadline_at), s.detached
+    '', s.parent, least(v_now + s.deadline_us, s.deadline_at), s.detached,
+    case when num_nonnulls(s.parent, s.budget) > 0 then perdure.given_budgets(s.parent, s.budget) end,
+    s.bill_sink, s.bill_key
   from unnest(
     v_answer, s_id, v_thread, v_ordinal, s_delay_us, s_priority, v_ready, s_agent, s_queue, s_key, s_tenant, s_tags,
-    s_parent, s_deadline_us, s_deadline_at, s_detached
+    s_parent, s_deadline_us, s_deadline_at, s_detached, s_budget, s_bill_sink, s_bill_key
   ) as s (
     answer, id, thread, ordinal, delay_us, priority, ready, agent, queue, key, tenant, tags, parent, deadline_us,
-    deadline_at, detached
+    deadline_at, detached, budget, bill_sink, bill_key
   )
   where s.answer = 0;
+
+  if s_budget is not null then
+    insert into perdure.budgets (id, rev, created_at, updated_at, name, limits)
+    select s.budget, 1, v_now, v_now, 'run:r' || s.id, array[s.usd, s.tokens, s.steps, s.us]
+    from unnest(v_answer, s_id, s_budget, s_usd, s_tokens, s_steps, s_us)
+      as s (answer, id, budget, usd, tokens, steps, us)
+    where s.answer = 0
+      and s.budget is not null
+    order by s.budget;
+  end if;
 
   insert into perdure.checkpoints (
     run, fence, worker, digest, started_at, ended_at, super_step, seq, attempt, kind, failed, key, payload

@@ -83,6 +83,7 @@ create or replace function perdure.commit_waits(
   y_run bigint[], y_thread bigint[], y_seq bigint[], y_reason text[], y_position integer[],
   w_run bigint[], w_super_step integer[],
   p_parked bigint[], p_unaware bigint[], p_mailbox_max bigint, p_memory_us bigint,
+  m_sent_key text[] default null,
   out alive boolean, out lost bigint[], out done bigint[], out cancelled bigint[],
   out bounced integer[], out why text[], out awake bigint[]
 )
@@ -152,7 +153,8 @@ begin
     into bounced, why
     from perdure.bounces(
       v_own, x_run, x_super_step, x_key, x_thread, x_take, x_expired, x_position,
-      m_run, m_super_step, m_key, m_id, m_thread, m_position, y_run, y_thread, y_seq, y_position, p_mailbox_max
+      m_run, m_super_step, m_key, m_id, m_thread, m_sent_key, m_position, y_run, y_thread, y_seq, y_position,
+      p_mailbox_max
     ) as b;
     if bounced is not null then
       return;
@@ -191,7 +193,7 @@ begin
   end if;
   if cardinality(m_run) > 0 then
     perform perdure.deliver(
-      m_id, m_thread, m_sender, m_label, m_payload,
+      m_id, m_thread, m_sender, m_label, m_payload, m_sent_key,
       array(select m_thread[b.message] from unnest(mb_message) as b (message)), mb_digest, mb_data
     );
   end if;
@@ -201,84 +203,6 @@ begin
   if cardinality(p_parked) > 0 then
     awake := perdure.park(p_parked, p_mailbox_max);
   end if;
-end
-$$;
-
--- The positions of closings and sends that bounce, and why: of these runs of the batch, which are the worker's, and
--- only what is not on record. The three kinds that move a mailbox count in the order of their positions in the batch.
-create or replace function perdure.bounces(
-  p_own bigint[],
-  x_run bigint[], x_super_step integer[], x_key text[], x_thread bigint[], x_take bigint[], x_expired boolean[],
-  x_position integer[],
-  m_run bigint[], m_super_step integer[], m_key text[], m_id bigint[], m_thread bigint[], m_position integer[],
-  y_run bigint[], y_thread bigint[], y_seq bigint[], y_position integer[], p_mailbox_max bigint
-) returns table ("position" integer, why text)
-language plpgsql volatile
-as $$
-declare
-  v_thread bigint[];
-  v_move integer[];
-  v_position integer[];
-  v_refused boolean[];
-begin
-  return query
-  select x.position, case when x.answered then 'answered' else 'gone' end
-  from (
-    select
-      o.*,
-      o.expired and exists (
-        select
-        from perdure.interrupts i
-        where i.run = o.run and i.super_step = o.super_step and i.key = o.key and i.state = 'answered'
-        offset 0
-      ) as answered
-    from unnest(x_run, x_super_step, x_key, x_thread, x_take, x_expired, x_position)
-      as o (run, super_step, key, thread, take, expired, position)
-    where o.run = any (p_own)
-      and (o.expired or o.take is not null)
-  ) as x
-  where (x.answered or (x.take is not null and perdure.in_mailbox(x.thread, x.take) is null))
-    and not exists (
-      select from perdure.checkpoints c where c.run = x.run and c.super_step = x.super_step and c.key = x.key
-    );
-  if cardinality(m_run) = 0 then
-    return;
-  end if;
-
-  select
-    array_agg(e.thread order by e.position), array_agg(e.move order by e.position),
-    array_agg(e.position order by e.position)
-  into v_thread, v_move, v_position
-  from (
-    select m.thread, 1 as move, m.position
-    from unnest(m_run, m_super_step, m_key, m_id, m_thread, m_position)
-      as m (run, super_step, key, id, thread, position)
-    where m.run = any (p_own)
-      and not exists (select from perdure.messages k where k.id = m.id)
-      and not exists (
-        select from perdure.checkpoints c where c.run = m.run and c.super_step = m.super_step and c.key = m.key
-      )
-    union all
-    select x.thread, -1, x.position
-    from unnest(x_run, x_thread, x_take, x_position) as x (run, thread, take, position)
-    where x.run = any (p_own)
-      and x.take is not null
-      and perdure.in_mailbox(x.thread, x.take) is not null
-    union all
-    select y.thread, -1, y.position
-    from unnest(y_run, y_thread, y_seq, y_position) as y (run, thread, seq, position)
-    where y.run = any (p_own)
-      and perdure.in_mailbox(y.thread, y.seq) is not null
-  ) as e;
-  if v_thread is null then
-    return;
-  end if;
-  v_refused := perdure.without_room(v_thread, v_move, p_mailbox_max);
-  return query
-  select e.position, case when e.thread is null then 'no_thread' else 'full' end
-  from unnest(v_position, v_move, v_thread, v_refused) as e (position, move, thread, refused)
-  where e.move = 1
-    and (e.thread is null or e.refused);
 end
 $$;
 
@@ -303,8 +227,9 @@ begin
 end
 $$;
 
--- OpenWait. The question that was asked under a key before is that one, open again where nobody answered. A run that is
--- waited for is marked, so that its end looks for those who wait; a claim may just have passed over it.
+-- OpenWait. The question that was asked under a key before is that one, open again where nobody answered. (What it says
+-- of a budget follows.) A run that is waited for is marked, so that its end looks for those who wait; a claim may just
+-- have passed over it.
 create or replace function perdure.open_waits(
   p_fresh boolean[], o_run bigint[], o_super_step integer[], o_key text[], o_kind smallint[], o_delay_us bigint[],
   o_due_at bigint[], o_target bigint[], o_labels text[],
@@ -332,7 +257,7 @@ begin
   where o.fresh
     and o.id is not null
   on conflict (run, super_step, key) do update
-  set state = 'open', expires_at = excluded.expires_at
+  set state = 'open', expires_at = excluded.expires_at, budget = null
   where i.state in ('withdrawn', 'expired');
 
   insert into perdure.waits (run, opened_at, due_at, target, super_step, kind, key, labels)

@@ -2,9 +2,9 @@
 -- one is told to look (it may not have parked yet, or other branches of it go on).
 --
 -- Locks are taken in one order everywhere, so that transactions wait for each other and never in a circle: the worker's
--- row, start keys, threads by id, runs by id, and last the runs that are woken or become heads. Threads come before
--- runs, since whoever has brought a message, and holds the mailbox's thread, looks for a run to be woken. (A circle
--- that is left is met by repeating: `failures.REPEATABLE`.)
+-- row, start keys, threads by id, runs by id, the runs that are woken or become heads, lanes of the outbox by sink and
+-- partition, and last budgets by id. Threads come before runs, since whoever has brought a message, and holds the
+-- mailbox's thread, looks for a run to be woken. (A circle that is left is met by repeating: `failures.REPEATABLE`.)
 --
 -- No wake-up is lost, since a parking and what ends the wait exclude each other: by the run's row (an answer, a
 -- cancellation, another run's end), or by the row of the thread whose mailbox it is (a message, room). The one that

@@ -1,8 +1,9 @@
 -- name: send
 -- Put messages into mailboxes; one row for each, in order.
-select thread, seq, why
+select thread, seq, why, id
 from perdure.send(
-  :id, :thread_id, :sender, :label, :payload, :blob_message, :blob_digest, :blob_data, :mailbox_max, :memory_us
+  :id, :thread_id, :sender, :label, :payload, :blob_message, :blob_digest, :blob_data, :mailbox_max, :memory_us,
+  :key
 )
 
 -- name: mailbox

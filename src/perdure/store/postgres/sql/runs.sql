@@ -7,6 +7,16 @@ from perdure.start_runs(
   :blob_start, :blob_digest, :blob_data, :depth_max, :new_thread
 )
 
+-- name: start_on_terms
+-- The same where some have budgets of their own, or are billed.
+select answer, run, thread_id, depth, agent
+from perdure.start_runs(
+  :id, :thread, :thread_id, :agent, :queue, :priority, :delay_us, :key, :digest, :payload, :if_busy, :tenant, :tags,
+  :deadline_us, :deadline_at, :parent, :parent_fence, :parent_worker, :parent_cancelled, :detached, :displaced,
+  :blob_start, :blob_digest, :blob_data, :depth_max, :new_thread,
+  :budget, :limit_usd, :limit_tokens, :limit_steps, :limit_us, :bill_sink, :bill_key
+)
+
 -- name: fork
 -- Let a run that has just been started go on from a checkpoint, in the order of the function's arguments.
 select perdure.fork(
@@ -17,10 +27,11 @@ select perdure.fork(
 
 -- name: claim
 -- Take runs; the columns are those of `records.Claimed` without its records, tries, waits and effects, and which of
--- these there are.
+-- these there are. (Its budgets come as they are found.)
 select
   run, thread, thread_id, agent, fence, super_step, attempt, recoveries, strikes, created_at, arguments, state, now,
-  tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, recorded, tried, waits, effects
+  tenant, priority, deadline_at, cancel, undo_outcome, undo_payload, recorded, tried, waits, effects,
+  budgets
 from perdure.claim(:worker, :agents, :queues, :deployment, :limit, :suspects, :ticket)
 
 -- name: claimed_records

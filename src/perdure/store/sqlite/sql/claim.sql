@@ -12,7 +12,7 @@ limit 1
 select json_group_array(json_array(
   page.id, page.thread, t.thread_id, page.agent, page.fence, page.super_step, page.attempt, page.recoveries,
   page.strikes, page.created_at, page.ready_at, page.tenant, page.priority, page.deadline_at, page.cancel,
-  page.attempt > 0 or page.base_step is not null, page.undo_outcome is not null
+  page.attempt > 0 or page.base_step is not null, page.undo_outcome is not null, json(page.budgets)
 ))
 from (
   select *
@@ -97,8 +97,16 @@ where r.id = any(:runs)
 order by a.run, a.key, a.attempt
 
 -- name: may_claim
--- Whether this worker may take runs, and its claim does not come too late.
-select exists (select 1 from perdure.workers where id = :worker and state = 'alive' and ticket <= :ticket)
+-- Whether this worker may take runs, and its claim does not come too late; and whether there are budgets of agents or
+-- of tenants.
+select
+  exists (select 1 from perdure.workers where id = :worker and state = 'alive' and ticket <= :ticket),
+  exists (
+    select 1
+    from perdure.budgets
+    where name >= 'agent:' and name < 'agent;'
+       or name >= 'tenant:' and name < 'tenant;'
+  )
 
 -- name: is_alive
 -- Whether this worker may write.

@@ -104,89 +104,42 @@ select exists (
 )
 
 -- name: get_effects
--- These effects, by id; the columns are those of `effects.Effect`, in its order.
-select
-  e.id, e.run, r.thread, t.thread_id, r.agent, r.tenant, e.super_step, e.key, e.name, e.code, e.idempotency_key,
-  e.policy, e.undoable,
-  case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end as state,
-  e.attempt, e.undo_attempt, e.digest, e.arguments, e.outcome, e.note, e.said_by, e.worker, e.fence, e.rev,
-  e.intended_at, e.settled_at, ifnull(w.lease_until, 0) as lease_until
-from perdure.effects e
-join perdure.runs r on r.id = e.run
-join perdure.threads t on t.id = r.thread
-left join perdure.workers w on w.id = e.worker
-where e.id = any(:ids)
-order by e.id
+-- These effects, by id.
+select l.*
+from perdure.ledger l
+where l.id = any(:ids)
+order by l.id
 
 -- name: list_open_effects
 -- A page of effects that are in flight, unknown, or whose undo is not over, oldest first.
-select
-  e.id, e.run, r.thread, t.thread_id, r.agent, r.tenant, e.super_step, e.key, e.name, e.code, e.idempotency_key,
-  e.policy, e.undoable,
-  case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end as state,
-  e.attempt, e.undo_attempt, e.digest, e.arguments, e.outcome, e.note, e.said_by, e.worker, e.fence, e.rev,
-  e.intended_at, e.settled_at, ifnull(w.lease_until, 0) as lease_until
-from perdure.effects e
-join perdure.runs r on r.id = e.run
-join perdure.threads t on t.id = r.thread
-left join perdure.workers w on w.id = e.worker
-where e.state in ('intended', 'unknown', 'undoing', 'undo_failed')
-  and e.id > :after
-  and (:state is null or :state = case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end)
-  and (:name is null or e.name = :name)
-  and (:undoable is null or e.undoable = :undoable)
-  and (:agent is null or r.agent = :agent)
-  and (:tenant is null or r.tenant = :tenant)
-order by e.id
+select l.*
+from perdure.ledger l
+where l.stored in ('intended', 'unknown', 'undoing', 'undo_failed')
+  and l.id > :after
+  and (:state is null or l.state = :state)
+  and (:name is null or l.name = :name)
+  and (:undoable is null or l.undoable = :undoable)
+  and (:agent is null or l.agent = :agent)
+  and (:tenant is null or l.tenant = :tenant)
+order by l.id
 limit :limit
 
 -- name: list_effects
 -- A page of effects in any state, oldest first.
-select
-  e.id, e.run, r.thread, t.thread_id, r.agent, r.tenant, e.super_step, e.key, e.name, e.code, e.idempotency_key,
-  e.policy, e.undoable,
-  case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end as state,
-  e.attempt, e.undo_attempt, e.digest, e.arguments, e.outcome, e.note, e.said_by, e.worker, e.fence, e.rev,
-  e.intended_at, e.settled_at, ifnull(w.lease_until, 0) as lease_until
-from perdure.effects e
-join perdure.runs r on r.id = e.run
-join perdure.threads t on t.id = r.thread
-left join perdure.workers w on w.id = e.worker
-where e.id > :after
-  and (:state is null or :state = case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end)
-  and (:name is null or e.name = :name)
-  and (:undoable is null or e.undoable = :undoable)
-  and (:agent is null or r.agent = :agent)
-  and (:tenant is null or r.tenant = :tenant)
-order by e.id
+select l.*
+from perdure.ledger l
+where l.id > :after
+  and (:state is null or l.state = :state)
+  and (:name is null or l.name = :name)
+  and (:undoable is null or l.undoable = :undoable)
+  and (:agent is null or l.agent = :agent)
+  and (:tenant is null or l.tenant = :tenant)
+order by l.id
 limit :limit
 
 -- name: list_run_effects
 -- The same for one run or one thread, along their own indexes.
-select
-  e.id, e.run, r.thread, t.thread_id, r.agent, r.tenant, e.super_step, e.key, e.name, e.code, e.idempotency_key,
-  e.policy, e.undoable,
-  case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end as state,
-  e.attempt, e.undo_attempt, e.digest, e.arguments, e.outcome, e.note, e.said_by, e.worker, e.fence, e.rev,
-  e.intended_at, e.settled_at, ifnull(w.lease_until, 0) as lease_until
+select l.*
 from (
   select cast(:run as integer) as id
   where :run is not null
@@ -196,41 +149,25 @@ from (
   join perdure.runs o on o.thread = h.id
   where :run is null and h.thread_id = :thread_id
 ) mine
-join perdure.runs r on r.id = mine.id
-join perdure.effects e on e.run = r.id
-join perdure.threads t on t.id = r.thread
-left join perdure.workers w on w.id = e.worker
-where e.id > :after
-  and (:thread_id is null or t.thread_id = :thread_id)
-  and (:state is null or :state = case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end)
-  and (:name is null or e.name = :name)
-  and (:undoable is null or e.undoable = :undoable)
-  and (:agent is null or r.agent = :agent)
-  and (:tenant is null or r.tenant = :tenant)
-order by e.id
+join perdure.ledger l on l.run = mine.id
+where l.id > :after
+  and (:thread_id is null or l.thread_id = :thread_id)
+  and (:state is null or l.state = :state)
+  and (:name is null or l.name = :name)
+  and (:undoable is null or l.undoable = :undoable)
+  and (:agent is null or l.agent = :agent)
+  and (:tenant is null or l.tenant = :tenant)
+order by l.id
 limit :limit
 
 -- name: claimed_effects
 -- A page of the effects of these runs' current super-steps, by run and key, from after that pair.
-select
-  e.id, e.run, r.thread, t.thread_id, r.agent, r.tenant, e.super_step, e.key, e.name, e.code, e.idempotency_key,
-  e.policy, e.undoable,
-  case
-    when e.state = 'intended' and (r.state <> 'running' or r.fence <> e.fence) then 'unknown'
-    else e.state
-  end as state,
-  e.attempt, e.undo_attempt, e.digest, e.arguments, e.outcome, e.note, e.said_by, e.worker, e.fence, e.rev,
-  e.intended_at, e.settled_at, ifnull(w.lease_until, 0) as lease_until
-from perdure.runs r
-join perdure.effects e on e.run = r.id and e.super_step = r.super_step
-join perdure.threads t on t.id = r.thread
-left join perdure.workers w on w.id = e.worker
-where r.id = any(:runs)
-  and (e.run, e.key) > (:after_run, :after_key)
-order by e.run, e.key
+select l.*
+from perdure.runs c
+join perdure.ledger l on l.run = c.id and l.super_step = c.super_step
+where c.id = any(:runs)
+  and (l.run, l.key) > (:after_run, :after_key)
+order by l.run, l.key
 limit :limit
 
 -- name: claimed_undoings

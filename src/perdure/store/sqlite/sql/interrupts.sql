@@ -3,26 +3,28 @@
 with mine (run, super_step, key) as (
   values (?, ?, ?)
 )
-select json_group_array(json_array(i.run, i.super_step, i.key, i.id, i.state, i.expires_at))
+select json_group_array(json_array(i.run, i.super_step, i.key, i.id, i.state, i.expires_at, i.budget))
 from mine m
 join perdure.interrupts i on i.run = m.run and i.super_step = m.super_step and i.key = m.key
 
 -- name: insert_interrupts
 -- Ask these questions.
 insert into perdure.interrupts (
-  id, run, super_step, key, name, payload, schema, digest, on_timeout, assignee, created_at, expires_at, state
+  id, run, super_step, key, name, payload, schema, digest, on_timeout, assignee, created_at, expires_at, budget,
+  state
 )
 select *
-from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 where column1 is not null
 
 -- name: move_interrupts
--- Set the state of these interrupts, and when they expire.
+-- Set the state of these interrupts, when they expire, and what budget they are about.
 update perdure.interrupts
-set state = m.state, expires_at = m.expires_at
+set state = m.state, expires_at = m.expires_at, budget = m.budget
 from (
   select
-    json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as state, json_extract(value, '$[2]') as expires_at
+    json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as state, json_extract(value, '$[2]') as expires_at,
+    json_extract(value, '$[3]') as budget
   from json_each(:moves)
 ) m
 where interrupts.id = m.id

@@ -16,6 +16,22 @@ select json_group_array(json_array(id, thread, seq))
 from perdure.messages
 where id = any(:ids)
 
+-- name: known_message_keys
+-- Which of these keys messages of these threads have had, with the first such message and its place, as a JSON array.
+with mine (thread, key) as (
+  values (?, ?)
+)
+select json_group_array(json_array(k.thread, k.key, k.message, k.seq))
+from mine m
+join perdure.message_keys k on k.thread = m.thread and k.key = m.key
+
+-- name: insert_message_keys
+-- Remember these keys of messages.
+insert into perdure.message_keys (thread, key, message, seq)
+select *
+from (values (?, ?, ?, ?))
+where column1 is not null
+
 -- name: mail_at
 -- Which of these pairs of thread and seq are in a mailbox, as a JSON array.
 select json_group_array(json_array(m.thread, m.seq, m.id))

@@ -33,15 +33,16 @@ on conflict (id) do update set
 -- Insert these queued runs.
 insert into perdure.runs (
   id, thread, ordinal, agent, queue, ready, ready_at, priority, key, tenant, tags, created_at, parent, detached,
-  deadline_at, state
+  deadline_at, budgets, bill_sink, bill_key, state
 )
 select *, 'queued'
-from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 where column1 is not null
 
 -- name: parents
--- These runs as parents, as a JSON array: whose they are if that worker is alive, and whether they are to be cancelled.
-select json_group_array(json_array(r.id, r.fence, w.id, r.cancel is not null))
+-- These runs as parents, as a JSON array: whose they are if that worker is alive, whether they are to be cancelled, and
+-- which budgets they were given; and whose they are otherwise.
+select json_group_array(json_array(r.id, r.fence, w.id, r.cancel is not null, json(r.budgets), r.agent, r.tenant))
 from perdure.runs r
 join perdure.workers w on w.id = r.worker
 where r.id = any(:runs)
