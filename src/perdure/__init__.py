@@ -9,14 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.app import App
+from perdure.client.budgets import BudgetInfo
+from perdure.client.deliveries import DeliveryInfo
 from perdure.client.effects import EffectInfo
 from perdure.client.inbox import InterruptInfo
 from perdure.client.mail import MessageInfo
+from perdure.client.usage import UsageInfo
+from perdure.core.budgets import Budget, Cost
 from perdure.core.endings import Again
 from perdure.core.retry import Retry
 from perdure.core.verdicts import DidNotHappen, Happened, StillUnknown
 from perdure.errors import (
     AlreadyAnswered,
+    BudgetExceeded,
     Conflict,
     DeadlineExceeded,
     Diverged,
@@ -27,6 +32,7 @@ from perdure.errors import (
     NotFound,
     NotInRun,
     NotSerializable,
+    OutboxFull,
     OutcomeUnknown,
     PayloadTooLarge,
     PerdureError,
@@ -42,6 +48,7 @@ from perdure.errors import (
     StoreUnavailable,
     ThreadBusy,
     TimedOut,
+    Undeliverable,
     UnknownAgent,
     Unwind,
     UsageError,
@@ -53,24 +60,35 @@ from perdure.runtime.effect import effect, effect_key
 from perdure.runtime.handle import Handle
 from perdure.runtime.info import RunInfo
 from perdure.runtime.mail import receive, send
+from perdure.runtime.metering import meter
+from perdure.runtime.outbox import deliver
+from perdure.runtime.sinks import Incoming, Outgoing, Sink, Source
 from perdure.runtime.step import step
 from perdure.runtime.timers import sleep, sleep_until, timeout
+from perdure.runtime.transaction import transaction
 from perdure.runtime.undoing import compensate
-from perdure.runtime.verbs import current, now, random, uuid4
+from perdure.runtime.verbs import current, extend_timeout, now, random, uuid4
+from perdure.store.protocol import Transaction
 
 __all__ = [
     "Again",
     "AlreadyAnswered",
     "App",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetInfo",
     "Child",
     "Conflict",
+    "Cost",
     "DeadlineExceeded",
     "Default",
+    "DeliveryInfo",
     "DidNotHappen",
     "Diverged",
     "EffectInfo",
     "Handle",
     "Happened",
+    "Incoming",
     "InterruptClosed",
     "InterruptInfo",
     "InvalidAnswer",
@@ -80,7 +98,9 @@ __all__ = [
     "NotFound",
     "NotInRun",
     "NotSerializable",
+    "OutboxFull",
     "OutcomeUnknown",
+    "Outgoing",
     "PayloadTooLarge",
     "PerdureError",
     "Retry",
@@ -91,6 +111,8 @@ __all__ = [
     "RunInfo",
     "SchemaAhead",
     "SchemaOutdated",
+    "Sink",
+    "Source",
     "StartMismatch",
     "StepFailed",
     "StillUnknown",
@@ -98,15 +120,21 @@ __all__ = [
     "StoreUnavailable",
     "ThreadBusy",
     "TimedOut",
+    "Transaction",
+    "Undeliverable",
     "UnknownAgent",
     "Unwind",
     "UsageError",
+    "UsageInfo",
     "call",
     "compensate",
     "current",
+    "deliver",
     "effect",
     "effect_key",
+    "extend_timeout",
     "interrupt",
+    "meter",
     "now",
     "random",
     "receive",
@@ -116,6 +144,7 @@ __all__ = [
     "start",
     "step",
     "timeout",
+    "transaction",
     "uuid4",
 ]
 

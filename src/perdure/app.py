@@ -15,16 +15,17 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from perdure.client import cancelling, effects, inbox, mail, requests, sending_on
+from perdure.client import cancelling, inbox, requests, sending_on
 from perdure.client.commands import STORE_DEFAULT
 from perdure.client.connection import Client
-from perdure.client.effects import EffectInfo
+from perdure.client.consuming import Intake
+from perdure.client.correspondence import Correspondence
 from perdure.client.grounds import grounds
 from perdure.client.handles import RunHandle, ThreadHandle
-from perdure.client.inbox import InterruptInfo
-from perdure.client.mail import MessageInfo
+from perdure.client.ledgers import Ledgers
 from perdure.client.serving import run_until_done, serve_until_signalled, worker_of
 from perdure.client.unrecorded import warn_in_agents
+from perdure.core.budgets import Budget
 from perdure.core.records import Outcome, Run, RunState
 from perdure.core.retry import Retry
 from perdure.core.shown import shown
@@ -37,6 +38,7 @@ from perdure.runtime.frames import outside
 from perdure.runtime.handle import Handle
 from perdure.runtime.info import RunInfo, plain, run_info
 from perdure.runtime.settings import check_name, worker_settings
+from perdure.runtime.sinks import Incoming, Sink, Source, check_sink
 from perdure.runtime.step import Durability, as_retry, check_durability, timeout_s
 from perdure.runtime.worker import Worker
 from perdure.store import open_url
@@ -46,18 +48,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App:
+class App(Correspondence, Ledgers):
     """A named set of agents on one store.
 
     `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests) or a `Store`; without it,
     `$PERDURE_STORE`, else `sqlite:///perdure.db`.
     """
 
-    def __init__(self, name: str, *, store: str | Store | None = None, durability: Durability = "async") -> None:
+    def __init__(
+        self, name: str, *, store: str | Store | None = None, durability: Durability = "async",
+        billing: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = check_name("an app's name", name)
         where = store or os.environ.get("PERDURE_STORE") or STORE_DEFAULT
         self.durability = check_durability(durability)
         self.agents: dict[str, Agent[..., Any]] = {}
+        self.sinks: dict[str, Sink] = {}
+        self.sources: dict[str, Intake] = {}
+        self.billing = None if billing is None else check_name("the sink of the bills", billing)
         self.store_url = where if isinstance(where, str) else where.url
         self._store = open_url(where) if isinstance(where, str) else where
         self._said: set[str] = set()
@@ -99,6 +107,7 @@ class App:
         timeout: float | str | timedelta | None = ...,
         queue: str = ...,
         durability: Durability | None = ...,
+        budget: Budget | None = ...,
     ) -> Callable[[Callable[P, Awaitable[R]]], Agent[P, R]]: ...
 
     def agent(
@@ -111,15 +120,17 @@ class App:
         timeout: float | str | timedelta | None = None,
         queue: str = "default",
         durability: Durability | None = None,
+        budget: Budget | None = None,
     ) -> Any:
         """Register an async function as an agent: `@app.agent`, or `@app.agent(...)`.
 
         `retry`: how a failed run is tried again as a whole, with what succeeded kept (default: not at all). `timeout`:
-        the limit of one super-step on a worker. `queue`: where its runs wait.
+        the limit of one super-step on a worker. `queue`: where its runs wait. `budget`: what each of its runs may use,
+        its children included (for all of them together, `app.set_budget("agent:NAME", ...)`).
         """
         if fn is None:
-            return lambda fn: self._register(fn, name, retry, timeout, queue, durability)
-        return self._register(fn, name, retry, timeout, queue, durability)
+            return lambda fn: self._register(fn, name, retry, timeout, queue, durability, budget)
+        return self._register(fn, name, retry, timeout, queue, durability, budget)
 
     def _register(
         self,
@@ -129,6 +140,7 @@ class App:
         timeout: float | str | timedelta | None,
         queue: str,
         durability: Durability | None,
+        budget: Budget | None,
     ) -> Agent[..., Any]:
         if not callable(fn):
             raise UsageError(f"agent() takes an async function, not {shown(fn)}")
@@ -138,6 +150,7 @@ class App:
             retry=Retry(attempts=1) if retry is None else as_retry(retry),
             timeout_s=timeout_s(timeout),
             durability=None if durability is None else check_durability(durability),
+            budget=None if budget is None else starting.checked_budget(budget),
         )
         if options.name in self.agents:
             raise UsageError(f"app {self.name} has an agent {options.name!r} already; give this one another name=")
@@ -150,6 +163,41 @@ class App:
         return starting.registered(
             agent, self.agents, f"on app {self.name}", "Decorate it with @app.agent, and import its module before use"
         )
+
+    # -- sinks and sources -----------------------------------------------------------------------------------
+
+    def sink(self, name: str, sink: Sink) -> Sink:
+        """Register where deliveries go: workers of this app hand over what `perdure.deliver(name, ...)` has put into
+        the outbox. Before they start."""
+        check_name("a sink's name", name)
+        check_sink(name, sink)
+        if name in self.sinks:
+            raise UsageError(f"app {self.name} has a sink {name!r} already; give this one another name")
+        self.sinks[name] = sink
+        return sink
+
+    def source(
+        self,
+        name: str,
+        source: Source,
+        *,
+        start: Agent[..., Any] | str | None = None,
+        send_to: Callable[[Incoming], str] | None = None,
+        args: Callable[[Incoming], tuple[Any, ...]] | None = None,
+        thread_id: Callable[[Incoming], str | None] | None = None,
+        tenant: Callable[[Incoming], str | None] | None = None,
+    ) -> Source:
+        """Register where work comes from: workers of this app take it. The broker's id of what comes is its key, and it
+        is acknowledged once what it starts is on disk.
+
+        `start`: each starts a run of this agent, with what came as its argument, or with `args` of it; `thread_id` and
+        `tenant`, functions too, say where. `send_to`: or each is a message to the thread that this names.
+        """
+        if name in self.sources:
+            raise UsageError(f"app {self.name} has a source {name!r} already; give this one another name")
+        agent = None if start is None else self.find_agent(start)
+        self.sources[name] = Intake(name, source, agent, send_to, args, thread_id, tenant)
+        return source
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -167,13 +215,15 @@ class App:
         deadline: float | str | timedelta | datetime | None = None,
         tenant: str | None = None,
         tags: Iterable[str] = (),
+        budget: Budget | None = None,
         **kwargs: Any,
     ) -> Handle[Any]:
         """Put a run on disk and return its handle (G1).
 
         `thread_id`: the thread it belongs to, by default one of its own. `key`: the same key gives the same run, and
         with other input a `StartMismatch`. `priority`: higher is claimed first. `delay`: not before then, on the
-        store's clock. `deadline`: it fails if it has not ended by then (from now, or an aware datetime).
+        store's clock. `deadline`: it fails if it has not ended by then (from now, or an aware datetime). `budget`: what
+        it may use, its children included.
 
         `if_busy`: on a thread with an unfinished run, "enqueue" behind it, "reject" with `ThreadBusy`, "join" it,
         "interrupt" it (cancel it, and go on from what it has saved) or "rollback" (and take that back). By default,
@@ -184,11 +234,21 @@ class App:
         client = await self._client()
         request = await starting.start_request(
             found, client.ids, args, kwargs, thread_id=thread_id, key=key, if_busy=if_busy, queue=queue,
-            priority=priority, delay=delay, deadline=deadline, tenant=tenant, tags=tags,
+            priority=priority, delay=delay, deadline=deadline, tenant=tenant, tags=tags, budget=budget,
+            billing=self._billing(),
         )  # fmt: skip
         outcome = await client.start(request)
         started = starting.started(outcome, request, asked=await inbox.asked_by(client.store, outcome))
         return RunHandle(self, started.run, started.thread_id)
+
+    def _billing(self) -> str | None:
+        """The sink of the bills; one that nobody has registered would keep them for ever."""
+        if self.billing is not None and self.billing not in self.sinks:
+            raise UsageError(
+                f"the bills of app {self.name} go to sink {self.billing!r}, which is not registered: "
+                f"app.sink({self.billing!r}, ...)"
+            )
+        return self.billing
 
     def handle(self, run_id: str) -> Handle[Any]:
         """The handle of a run by its id, without looking whether there is one."""
@@ -242,117 +302,6 @@ class App:
         """Send a held run on; `Conflict` for one that is not held."""
         client = await self._client()
         return await self._info(await sending_on.release(client, await self._run(client, run_id)))
-
-    # -- questions and messages ------------------------------------------------------------------------------
-
-    async def interrupts(
-        self,
-        *,
-        state: str | None = "open",
-        agent: Agent[..., Any] | str | None = None,
-        thread_id: str | None = None,
-        run_id: str | None = None,
-        assignee: str | None = None,
-        tenant: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[InterruptInfo]:
-        """A page of the questions that agents have asked, oldest first; `after` is the last id of the page before."""
-        where = inbox.interrupt_filter(
-            state=state, agent=agent, thread_id=thread_id, run_id=run_id, assignee=assignee, tenant=tenant, limit=limit,
-            after=after,
-        )  # fmt: skip
-        return await inbox.listed(await self._client(), where)
-
-    async def interrupt_info(self, interrupt_id: str) -> InterruptInfo:
-        """One question, whatever its state."""
-        return await inbox.question(await self._client(), interrupt_id)
-
-    async def resume(
-        self, interrupt_id_or_thread_id: str, answer: Any, *, by: str | None = None, digest: str | None = None
-    ) -> InterruptInfo:
-        """Answer a question, by its id or by a thread that has exactly one open; its run goes on.
-
-        The first answer wins; the same one again is a no-op. `by`: who answers. `digest`: what the answer is about, as
-        `InterruptInfo.digest` said where it was seen. Raises `AlreadyAnswered` with the winner's `answer`, `by` and
-        `at`; `InterruptClosed`, where it has expired or was withdrawn; `InvalidAnswer`, where the answer does not fit
-        the question's schema, and the question stays; `Conflict`, for another digest or several open questions.
-        """
-        return await inbox.resume(await self._client(), interrupt_id_or_thread_id, answer, by=by, digest=digest)
-
-    async def send(
-        self,
-        thread_id: str,
-        message: Any,
-        *,
-        on_full: mail.OnFull = "reject",
-        timeout: float | str | timedelta | None = None,
-    ) -> str:
-        """Put a message into a thread's mailbox, on disk; returns its id.
-
-        Raises `NotFound` for a thread that is not there, and `MailboxFull`; `on_full="block"` waits for room first, for
-        `timeout` at most.
-        """
-        warn_in_agents("send", self._said)
-        return await mail.send(await self._client(), thread_id, message, on_full=on_full, timeout=timeout)
-
-    async def dead_letters(
-        self, thread_id: str | None = None, *, limit: int = 100, after: str | None = None
-    ) -> list[MessageInfo]:
-        """A page of messages that nobody could receive as they were, oldest id first."""
-        return await mail.dead_letters(await self._client(), thread_id, limit=limit, after=after)
-
-    async def replay_dead_letter(self, message_id: str) -> MessageInfo:
-        """Put a dead letter back at the end of its mailbox."""
-        return await mail.replay(await self._client(), message_id)
-
-    # -- effects ---------------------------------------------------------------------------------------------
-
-    async def effects(
-        self,
-        *,
-        state: str | None = None,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        agent: str | None = None,
-        name: str | None = None,
-        tenant: str | None = None,
-        undoable: bool | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[EffectInfo]:
-        """A page of what agents have done to the outside world, oldest first, without its audit; `after` is the last id
-        of the page before."""
-        where = effects.effect_filter(
-            state=state, run_id=run_id, thread_id=thread_id, agent=agent, name=name, tenant=tenant, undoable=undoable,
-            limit=limit, after=after,
-        )  # fmt: skip
-        return await effects.listed(await self._client(), where)
-
-    async def effect_info(self, effect_id: str) -> EffectInfo:
-        """One effect, with all that was written of it."""
-        return await effects.shown(await self._client(), effect_id)
-
-    async def resolve_effect(
-        self,
-        effect_id: str,
-        *,
-        happened: bool | None = None,
-        undone: bool = False,
-        result: Any = None,
-        by: str | None = None,
-        note: str | None = None,
-    ) -> EffectInfo:
-        """Say what became of an effect whose outcome is unknown: `happened=True` with its `result`, or
-        `happened=False`; of one whose undo failed, `undone=True`, where somebody has undone it by hand.
-
-        Where its run has asked, that is the answer, and the run goes on with it; the effect is `unknown` until then.
-        Where its run has ended or is held, the ledger is told. `by`: who found out; `note`: how. The same again is a
-        no-op. Raises `Conflict` with the effect's `state`, where a worker is at it or something else is known of it;
-        `NotSerializable`, where the result is not what the effect declares (as far as this process has its code).
-        """
-        said = effects.finding(happened=happened, undone=undone, result=result, by=by, note=note)
-        return await effects.resolve(await self._client(), effect_id, said)
 
     # -- working ---------------------------------------------------------------------------------------------
 

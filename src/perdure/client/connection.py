@@ -7,6 +7,7 @@ awaited in sets: one query looks for all that anybody waits for, when a hint com
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -173,3 +174,11 @@ class Client:
         self._waiters.pop(run, None)
         self._watched.discard(run)
         self._told.discard(run)
+
+
+class Connected(ABC):
+    """Whoever has a client: what the groups of an app's verbs stand on."""
+
+    @abstractmethod
+    async def _client(self) -> Client:
+        """The client on this loop, open."""

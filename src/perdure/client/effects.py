@@ -27,6 +27,7 @@ from perdure.core.records import (
     Run,
     RunState,
     WaitKind,
+    WorkerState,
     interrupt_id,
     parse_id,
     run_id,
@@ -195,6 +196,8 @@ async def resolve(client: Client, effect: str, found: Finding) -> EffectInfo:
     if run.state not in _AT_REST:
         await _answer(client, row, run, found)
         return await shown(client, effect)
+    if found.state is EffectState.ABSENT:
+        await _outlived(store, row)
     outcome, blobs = (None, ()) if result is None else spill(result)
     told = Resolution(row.id, found.state, outcome, found.by, found.note)
     after = await patiently("resolve", lambda: store.resolve(told, blobs))
@@ -203,6 +206,20 @@ async def resolve(client: Client, effect: str, found: Finding) -> EffectInfo:
         run = await _run(store, after)
         raise _in_hand(after, run) if run.state not in _AT_REST else _no_longer(after, found)
     return await shown(client, effect)
+
+
+async def _outlived(store: Store, row: Effect) -> None:
+    """Refuse while a worker that was taken over early, and has not said what became of its try, may still dispatch it:
+    that it did not happen would not stay true."""
+    if row.lease_until <= await store.now_us():
+        return
+    events = await store.effect_events(row.id)
+    intended = max((each.rev for each in events if each.state is EffectState.INTENDED), default=0)
+    if any(each.rev > intended and (each.worker, each.fence) == (row.worker, row.fence) for each in events):
+        return
+    workers = await store.workers(alive=False)
+    if any(each.id == row.worker and each.state is WorkerState.DEAD for each in workers):
+        raise _too_early(row)
 
 
 async def _stands(store: Store, row: Effect, found: Finding) -> bool:
@@ -254,9 +271,11 @@ async def _answer(client: Client, row: Effect, run: Run, found: Finding) -> None
 
 async def open_question(store: Store, row: Effect) -> Interrupt | None:
     """The question about this effect that its run waits with; it may have been answered, and not have been read yet."""
-    place = (row.super_step, ask_place(row.key, row.attempt))
+    place = ask_place(row.key, row.attempt)
     for wait in await store.waits([row.run]):
-        if wait.kind is WaitKind.ANSWER and (wait.super_step, wait.key) == place and wait.target is not None:
+        if wait.super_step != row.super_step or not wait.key.startswith(place):  # what was asked again is beside it
+            continue
+        if wait.kind is WaitKind.ANSWER and wait.target is not None:
             for question in await store.get_interrupts([wait.target]):
                 if question.state in (InterruptState.OPEN, InterruptState.ANSWERED):
                     return question
@@ -285,6 +304,17 @@ def _no_longer(row: Effect, found: Finding) -> Conflict:
         f"{_named(row)} is {row.state}, {lost}: {_WHY_NOT[row.state]} "
         f"(`perdure effects show {effect_id(row.id)}`)",
         effect_id=effect_id(row.id), run_id=run_id(row.run), state=row.state,
+    )  # fmt: skip
+
+
+def _too_early(row: Effect) -> Conflict:
+    """Why nobody may say yet that an effect did not happen."""
+    until = moment(row.lease_until)
+    return Conflict(
+        f"{_named(row)} may still happen: worker {worker_id(row.worker)}, which intended it, was taken over, and may "
+        f"dispatch it until its lease is over, at {until.isoformat(timespec='seconds')}; look at its provider after "
+        "that, and say so then",
+        effect_id=effect_id(row.id), run_id=run_id(row.run), state=row.state, until=until,
     )  # fmt: skip
 
 

@@ -15,8 +15,10 @@ import msgspec
 
 from perdure.client.connection import Client
 from perdure.client.requests import no_run, run_number
+from perdure.core.budgets import Limits, NewBudget
+from perdure.core.deliveries import Billing
 from perdure.core.digests import digest
-from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
+from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, budget_name, run_id
 from perdure.core.requests import ForkRun, Started, StartRun
 from perdure.core.shown import shown
 from perdure.core.snapshot import freeze, spill, spilled
@@ -65,14 +67,15 @@ class Edits(msgspec.Struct, frozen=True):
 
 async def fork(
     client: Client, thread: Thread, agent: Agent[..., Any] | None, *, run: str | None, super_step: int | None,
-    key: str | None, thread_id: str | None, edits: Edits,
+    key: str | None, thread_id: str | None, edits: Edits, limits: Limits | None, billing: Billing | None,
 ) -> Started:  # fmt: skip
-    """Put the new run on disk. `agent` is needed where something is changed."""
+    """Put the new run on disk. `agent` is needed where something is changed. `limits` are those of its own budget."""
     name = None if thread_id is None else checked_id("a thread id", thread_id)
     source = await _run(client, thread, run)
     number = _checked_number(source.super_step if super_step is None else super_step)
     boundary = await _boundary(client.store, source, number)
     records = await _records(client.store, source, number, key)
+    own = None if limits is None else await client.ids.take(1)
     first = await client.ids.take(2)
     arguments, blobs = await _arguments(client.store, boundary, thread, agent, edits)
     root, more = await _state(client.store, boundary, thread, source, agent, edits)
@@ -83,7 +86,8 @@ async def fork(
         id=first, thread=first + 1, thread_id=name or run_id(first), agent=thread.agent, queue=source.queue,
         priority=source.priority, delay_us=0, key=None, digest=digest(arguments), payload=arguments,
         if_busy=IfBusy.REJECT, tenant=source.tenant, tags=source.tags,
-        blobs=tuple(Blob(address, data) for address, data in blobs.items()),
+        blobs=tuple(Blob(address, data) for address, data in blobs.items()), billing=billing,
+        budget=None if limits is None or own is None else NewBudget(own, budget_name(first), limits),
     )  # fmt: skip
     moved = tuple(msgspec.structs.replace(record, run=first) for record in records)
     new = ForkRun(start, number, root, moved)

@@ -13,10 +13,13 @@ from perdure.client.commands import command
 from perdure.client.forking import UNSET, Edits, Unset, fork
 from perdure.client.mail import MessageInfo
 from perdure.client.requests import page_limit, run_number
+from perdure.core.budgets import Budget
 from perdure.core.durations import seconds
+from perdure.core.failures import not_done
 from perdure.core.records import AgentState, Kind, Run, RunState, run_id
 from perdure.core.shown import shown
 from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError, UsageError
+from perdure.runtime import starting
 from perdure.runtime.handle import Handle
 from perdure.runtime.info import CheckpointInfo, RunInfo, agent_state, checkpoint_info, named
 from perdure.runtime.payloads import load_state
@@ -89,9 +92,10 @@ class RunHandle(Handle[R]):
                 )  # fmt: skip
             case _:
                 reason = run.reason if run.cancel is None else run.cancel
+                left = not_done(info.error)
                 raise RunCancelled(
-                    f"run {self.run_id} was cancelled: {reason}", run_id=self.run_id, thread_id=self.thread_id,
-                    reason=reason,
+                    f"run {self.run_id} was cancelled: {reason}" + (f"; not done: {left}" if left else ""),
+                    run_id=self.run_id, thread_id=self.thread_id, reason=reason,
                 )  # fmt: skip
 
     def _command(self, verb: str) -> str:
@@ -208,22 +212,28 @@ class ThreadHandle:
         kwargs: Mapping[str, Any] | Literal[Unset.UNSET] = UNSET,
         run_id: str | None = None,
         thread_id: str | None = None,
+        budget: Budget | None = None,
     ) -> RunHandle[Any]:
         """Start a run on a new thread that goes on from a checkpoint of this one, which stays as it is.
 
         It begins at `super_step` of the run `run_id` (by default the current super-step of the newest run), with the
         records of the steps that were recorded before `key`, or with none. `state` replaces the state that the
         super-step began with, `args` and `kwargs` its arguments; both are checked by the agent, which then has to be
-        registered here. `thread_id`: the new thread's, by default one of its own.
+        registered here. `thread_id`: the new thread's, by default one of its own. `budget`: what the new run may use;
+        without it, what each run of its agent may, if that is registered here. (What the forked run counted against is
+        its own.)
 
         Raises `NotFound`, with what there is, and `Conflict` where the new thread exists.
         """
         edits = Edits(state, args, kwargs)
         row = await self._row()
         agent = self._app.find_agent(row.agent) if edits.any else None
+        known = self._app.agents.get(row.agent)
+        usual = None if known is None else known.settings.budget
         started = await fork(
             await self._app._client(), row, agent, run=run_id, super_step=super_step, key=key, thread_id=thread_id,
-            edits=edits,
+            edits=edits, limits=usual if budget is None else starting.checked_budget(budget),
+            billing=starting.billing_to(self._app._billing()),
         )  # fmt: skip
         return RunHandle(self._app, started.run, started.thread_id)
 

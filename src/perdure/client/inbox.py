@@ -17,8 +17,10 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from perdure.client.connection import Client
+from perdure.client.raising import BUDGET, check_raise
 from perdure.client.requests import agent_name, page_limit, run_number
 from perdure.core.answers import canonical_bytes, check_answer
+from perdure.core.budgets import RAISE_OR_STOP
 from perdure.core.records import Interrupt, InterruptState, interrupt_id, parse_id, run_id
 from perdure.core.requests import Answered, InterruptFilter, NewAnswer, NotAnswered, QuestionOpen, StartOutcome
 from perdure.core.shown import shown
@@ -155,7 +157,7 @@ async def resume(client: Client, what: str, answer: Any, *, by: str | None, dige
         )  # fmt: skip
     given, blobs = spill(canonical_bytes(answer))
     if row.state is InterruptState.OPEN:
-        _check(row, answer)
+        await _check(client.store, row, answer)
         new = NewAnswer(row.id, given, who, blobs)
         outcome = await patiently("answer", lambda: client.store.answer(new))
     else:  # for good, or until it is asked again: the answer would not be to that
@@ -172,9 +174,11 @@ async def resume(client: Client, what: str, answer: Any, *, by: str | None, dige
             assert_never(outcome)
 
 
-def _check(row: Interrupt, answer: Any) -> None:
+async def _check(store: Store, row: Interrupt, answer: Any) -> None:
     try:
         check_answer(row.schema, answer)
+        if row.name == BUDGET and row.schema is not None and msgspec.json.decode(row.schema) == RAISE_OR_STOP:
+            check_raise(plain(await load_payload(store, row.thread, row.payload)), answer)
     except InvalidAnswer as error:
         raise InvalidAnswer(f"{_named(row)}: {error}", **{**error.ids, "interrupt_id": interrupt_id(row.id)}) from None
 

@@ -18,7 +18,7 @@ from perdure.client.requests import page_limit
 from perdure.core.durations import Duration, seconds
 from perdure.core.labels import label_of, message_bytes
 from perdure.core.records import Message, message_id, parse_id
-from perdure.core.requests import Bounce, NewMessage, NotSent
+from perdure.core.requests import Bounce, NewMessage, NotSent, SendOutcome
 from perdure.core.shown import shown
 from perdure.core.snapshot import spill
 from perdure.errors import NotFound, UsageError
@@ -56,42 +56,55 @@ class MessageInfo:
     """Why it could not be received; None while it waits."""
 
 
-async def send(client: Client, thread_id: str, message: Any, *, on_full: OnFull, timeout: Duration | None) -> str:
-    """Put a message into a mailbox; returns its id once it is on disk."""
+async def send(
+    client: Client, thread_id: str, message: Any, *, on_full: OnFull, timeout: Duration | None, key: str | None = None
+) -> str:
+    """Put a message into a mailbox; returns its id once it is on disk. One that was sent there before under this key is
+    this one, be it received since or not."""
     name = checked_id("a thread id", thread_id)
     if on_full not in ("reject", "block"):
         raise UsageError(f'on_full is {shown(on_full)}; it must be "reject" or "block"')
     limit_s = None if timeout is None else seconds(timeout, what="a time-out")
+    known = message_key(key)
     label = label_of(message)
     payload, blobs = spill(message_bytes(message))
-    new = NewMessage(await client.ids.take(1), name, "", label, payload, blobs)
-    bounced = await _sent(client, new)
-    if bounced is Bounce.FULL and on_full == "block":
-        bounced = await _sent_when_there_is_room(client, new, limit_s)
-    if bounced is not None:
-        raise no_thread(name) if bounced is Bounce.NO_THREAD else full(name)
-    return message_id(new.id)
+    new = NewMessage(await client.ids.take(1), name, "", label, payload, blobs, known)
+    return await sent(client, new, wait=on_full == "block", limit_s=limit_s)
 
 
-async def _sent(client: Client, message: NewMessage) -> Bounce | None:
-    """None if it has arrived, else why not."""
+def message_key(key: object) -> str | None:
+    """The sender's own name for a message, checked; None where it has none."""
+    return None if key is None else checked_id("a message's key", key)
+
+
+async def sent(client: Client, message: NewMessage, *, wait: bool = False, limit_s: float | None = None) -> str:
+    """The id of a message once it has arrived; of one that was sent before under its key, the id of that."""
     outcome = await client.send(message)
-    return outcome.why if isinstance(outcome, NotSent) else None
+    if wait and _is_full(outcome):
+        outcome = await _sent_when_there_is_room(client, message, limit_s)
+    if isinstance(outcome, NotSent):
+        name = message.thread_id
+        raise no_thread(name) if outcome.why is Bounce.NO_THREAD else full(name)
+    return message_id(message.id if outcome.message is None else outcome.message)
 
 
-async def _sent_when_there_is_room(client: Client, message: NewMessage, limit_s: float | None) -> Bounce | None:
-    bounced: Bounce | None = Bounce.FULL
+async def _sent_when_there_is_room(client: Client, message: NewMessage, limit_s: float | None) -> SendOutcome:
+    outcome: SendOutcome = NotSent(Bounce.FULL)
     pause_s = LOOK_S_FIRST
     loop = asyncio.get_running_loop()
     give_up_at = None if limit_s is None else loop.time() + limit_s
-    while bounced is Bounce.FULL:
+    while _is_full(outcome):
         left_s = LOOK_S_MAX if give_up_at is None else give_up_at - loop.time()
         if left_s <= 0:
-            return bounced
+            return outcome
         await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
         pause_s = min(pause_s * 2, LOOK_S_MAX)
-        bounced = await _sent(client, message)
-    return bounced
+        outcome = await client.send(message)
+    return outcome
+
+
+def _is_full(outcome: SendOutcome) -> bool:
+    return isinstance(outcome, NotSent) and outcome.why is Bounce.FULL
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

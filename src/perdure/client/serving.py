@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from perdure.client.consuming import consuming
 from perdure.client.grounds import grounds
 from perdure.client.requests import run_number
 from perdure.client.telling import Teller
@@ -35,8 +36,11 @@ async def worker_of(app: App, settings: WorkerSettings) -> AsyncIterator[Worker]
     if (here := grounds()) is not None:
         here.employ()
     client = await app._client()
-    worker = Worker(client.store, app.agents, settings=settings, durability=app.durability, on_ended=client.ended)
-    async with worker:
+    worker = Worker(
+        client.store, app.agents, settings=settings, durability=app.durability, on_ended=client.ended, sinks=app.sinks,
+        billing=app._billing(),
+    )  # fmt: skip
+    async with worker, consuming(app):
         yield worker
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from perdure.core.budgets import Limits
 from perdure.core.codec import Codec, codec_for
 from perdure.core.endings import Again
 from perdure.core.retry import Retry
@@ -33,6 +34,8 @@ class AgentOptions:
     queue: str = "default"
     timeout_s: float | None = None
     durability: Durability | None = None
+    budget: Limits | None = None
+    """What each of its runs may use."""
 
 
 class Agent(Generic[P, R]):

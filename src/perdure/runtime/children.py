@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.budgets import Budget
 from perdure.core.codec import codec_for
 from perdure.core.endings import Lost
 from perdure.core.records import run_id
@@ -39,13 +40,14 @@ async def start(
     agent: Agent[..., Any] | str, /, *args: Any, thread_id: str | None = None, key: str | None = None,
     if_busy: str | None = None, queue: str | None = None, priority: int | None = None,
     delay: float | str | timedelta = 0, deadline: float | str | timedelta | datetime | None = None,
-    tags: Iterable[str] = (), detached: bool = False, **kwargs: Any,
+    tags: Iterable[str] = (), detached: bool = False, budget: Budget | None = None, **kwargs: Any,
 ) -> Child:  # fmt: skip
     """Start a run of another agent (or of this one), on disk when it returns.
 
     The arguments are those of `app.start`. A child has its parent's tenant and priority, and its deadline where it has
     no earlier one of its own. A cancellation of the parent goes down to it, unless it is `detached`; then the parent's
-    deadline does not either. (Nor does one that has passed: what cleans up after it may start what it needs.)
+    deadline does not either. (Nor does one that has passed: what cleans up after it may start what it needs.) It counts
+    against all budgets of its parent, and against its own `budget` as well.
     """
     at = agent_frame("start").super_step
     found = _agent(at, agent)
@@ -70,7 +72,8 @@ async def start(
             key=f"{CHILD_KEY}{run_id(claimed.run)}/{at.number}/{made.key}" if key is None else key,
             priority=claimed.priority if priority is None else priority, deadline=deadline, tenant=claimed.tenant,
             tags=tags, deadline_at=None if detached or at.is_overdue() else claimed.deadline_at,
-            parent=Parent(claimed.run, claimed.fence, at.host.worker, knows, detached),
+            parent=Parent(claimed.run, claimed.fence, at.host.worker, knows, detached), budget=budget,
+            billing=at.host.billing,
         )  # fmt: skip
         outcome = await at.host.starts.one(request)
         at.check()

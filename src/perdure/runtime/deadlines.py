@@ -29,16 +29,18 @@ class Deadlines:
     """The limits in force on the running loop."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
         self._queues: dict[float, Queue] = {}
 
-    def within(self, limit_s: float | None) -> AbstractContextManager[object]:
+    def within(self, limit_s: float | None) -> AbstractContextManager[Deadline | None]:
         """`with deadlines.within(60):` in a coroutine: a `TimeoutError` after so many seconds; None for no limit."""
-        if limit_s is None:
-            return NO_LIMIT
+        return NO_LIMIT if limit_s is None else Deadline(self, self.queue(limit_s))
+
+    def queue(self, limit_s: float) -> Queue:
+        """Of the deadlines of this length."""
         queue = self._queues.get(limit_s)
-        return Deadline(self._new_queue(limit_s) if queue is None else queue)
+        return self._new_queue(limit_s) if queue is None else queue
 
     def sweep(self) -> None:
         """Forget the lengths that nothing has now; what still runs keeps its limit."""
@@ -49,7 +51,7 @@ class Deadlines:
     def _new_queue(self, limit_s: float) -> Queue:
         if len(self._queues) >= QUEUES_MAX:
             self.sweep()
-        queue = self._queues[limit_s] = Queue(limit_s, self._clock, self._loop)
+        queue = self._queues[limit_s] = Queue(limit_s, self.clock, self.loop)
         return queue
 
 
@@ -93,19 +95,29 @@ class Queue:
 class Deadline:
     """One limit on the block that it surrounds."""
 
-    __slots__ = ("_cancelling", "_expired", "_queue", "_task", "at")
+    __slots__ = ("_all", "_cancelling", "_expired", "_queue", "_task", "at")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, all: Deadlines, queue: Queue) -> None:
         self.at = 0.0
+        self._all = all
         self._queue = queue
         self._expired = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Deadline:
         task: asyncio.Task[Any] | None = asyncio.current_task()
         assert task is not None, "a limit is for a block in a task"
         self._task = task
         self._cancelling = task.cancelling()
         self._queue.add(self)
+        return self
+
+    def extend(self, limit_s: float) -> None:
+        """Have it come so long from now on, if that is later."""
+        left_s = self.at - self._all.clock.monotonic()
+        if self in self._queue.waiting and limit_s > left_s:
+            del self._queue.waiting[self]
+            self._queue = self._all.queue(limit_s)
+            self._queue.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

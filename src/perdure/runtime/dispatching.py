@@ -1,52 +1,55 @@
-"""Dispatching an effect: its intent, its body, its outcome; and finding out, where nobody knows it.
+"""Dispatching an effect: its intent, its body, its outcome; and what is done where nobody knows it.
 
 The intent is on disk before the body begins, under the fence that this worker holds; from there on the effect is never
-assumed not to have happened. A body in flight is seen to its end, also where the code around it is cancelled: a request
-that is broken off is one whose outcome nobody knows. What its error says is decided in `core/happenings.py`.
+assumed not to have happened. A body in flight is seen to its end, also where the code around it is cancelled, or where
+its super-step has ended (a sibling has failed, say): a request that is broken off is one whose outcome nobody knows.
+What its error says is decided in `core/happenings.py`.
 
-An effect whose outcome is unknown is dispatched again, verified, asked about or given up, as it declares. Tries are
-counted across crashes, by the ledger and the tries beside it.
+An effect whose outcome is unknown is dispatched again, asked about (`inquiry.py`) or given up, as it declares. Tries
+are counted across crashes, by the ledger and the tries beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from perdure.core.answers import payload_digest, schema_bytes
-from perdure.core.changes import CommitOutcome, IntendEffect, NewInterrupt, SettleEffect
-from perdure.core.codec import codec_for
+from perdure.core.changes import (
+    AppendCheckpoint,
+    Change,
+    CommitOutcome,
+    IntendEffect,
+    SettleEffect,
+)
 from perdure.core.display import divergence_of_effect
 from perdure.core.effects import INTENDABLE, EffectState, effect_id
 from perdure.core.endings import Held
 from perdure.core.errors import printable
 from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.happenings import Happening, what_happened
-from perdure.core.keys import ask_place
-from perdure.core.limits import VERIFY_ATTEMPTS
-from perdure.core.records import HeldReason, InterruptState, WaitKind, run_id, worker_id
-from perdure.core.retry import Retry, RetryIn, Stop, backoff_s, decide
+from perdure.core.records import HeldReason, run_id, worker_id
+from perdure.core.retry import RetryIn, Stop, backoff_s, decide
 from perdure.core.snapshot import spill
-from perdure.core.verdicts import ANSWER_SCHEMA, DidNotHappen, GiveUp, Happened, StillUnknown, verdict_of
-from perdure.errors import NotSerializable, OutcomeUnknown, UsageError
-from perdure.runtime.callables import invoke, place_of
-from perdure.runtime.frames import StepFrame, frame, outside
-from perdure.runtime.stepping import pause, record_attempt, run_body, settle
-from perdure.runtime.strays import see
+from perdure.core.verdicts import DidNotHappen, GiveUp, Happened
+from perdure.errors import NotSerializable, OutcomeUnknown
+from perdure.runtime.budgeting import NoBudgetError, reserve
+from perdure.runtime.frames import StepFrame, outside
+from perdure.runtime.group import Batch
+from perdure.runtime.inquiry import NOTE_CHARS, ask_a_person, ask_provider, said
+from perdure.runtime.metering import NO_USE, Use, file_cancelled, use_of
+from perdure.runtime.pausing import pause
+from perdure.runtime.stepping import admitted, attempt_of, record_attempt, run_body, settle
+from perdure.runtime.strays import make_up_for, seen_to_its_end
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:
     from perdure.core.effects import Effect as Row
+    from perdure.core.meters import Meter
     from perdure.runtime.effect import Effect
     from perdure.runtime.superstep import SuperStep
 
-VERIFY: Retry = Retry(attempts=VERIFY_ATTEMPTS, delay_s=1.0, max_delay_s=60.0)
-"""How a provider is asked."""
-
-NOTE_CHARS: Final = 2_000
-"""Of what an error says, in the ledger."""
+UNRECORDABLE: Final = "it was done, and what it returned cannot be recorded"
 
 Outcome = tuple[Any]
 """The value that an effect has in the agent. (Its failure is raised.)"""
@@ -75,6 +78,17 @@ class Dispatch:
         self.pause_s = 0.0
         """Before it is dispatched again."""
         self.started_at = at.host.clock.wall_us()
+        self._intent: Batch[Change, CommitOutcome] | None = None
+        """What puts this try's intent on disk, once that is asked for."""
+        self._knows = False
+        """Whether it was asked for by code that knows of its cancellation."""
+        self._begun = False
+        """Whether this try's body has."""
+        self.meters: list[Meter] = []
+        """What the try has used."""
+        self.tried_at = self.started_at
+        self.counted = self.attempt
+        """The last try of which it is on record what it has used."""
         last = at.journal.last_try(key)
         self.tries = 0 if last is None else last.attempt
         """Tries that its policy counts: those since the last failure that was on record."""
@@ -126,22 +140,41 @@ class Dispatch:
     async def _dispatch(self) -> Outcome | None:
         """One try: its outcome, or None where it is to be tried again or found out."""
         at = self.at
-        await at.admit()
+        here = StepFrame(at, self.effect.settings.name, self.key, self.attempt + 1)
+        if at.claimed.budgets:
+            await self._reserve(here)
+        await admitted(here)
         at.in_flight += 1
         sent = True
+        put_off: list[tuple[Any, ...]] = []
         try:
-            found = await self._try()
+            found = await self._try(put_off)
         except _NotSent:
             sent, found = False, None
         finally:
             at.body_ended()
+            if sent and at.ending is None:
+                make_up_for(at, put_off)
         if not sent:  # its run is cancelled, or the code around it: which is delivered here
+            file_cancelled(here, at.host.clock.wall_us(), began=False)
+            make_up_for(at, put_off)
             await at.fresh()
             await asyncio.get_running_loop().create_future()
         if not isinstance(found, RetryIn):
             return found
         await pause(at, self.key, self.tries, found.delay_s)
         return None
+
+    async def _reserve(self, here: StepFrame) -> None:
+        """Reserve what a try may cost. Where nobody raises what it counts against, the effect has failed; the ledger
+        keeps what it knows of earlier tries."""
+        try:
+            await reserve(here, self.effect.settings.estimate)
+        except NoBudgetError as refused:
+            error = encode_error(error_info(refused.error))
+            attempt = max(1, self.attempt)
+            self.at.append(self.key, self.digest, attempt, error, failed=True, started_at=self.started_at)
+            raise failure(error, run=self.at.claimed.run, key=self.key, attempts=attempt) from None
 
     async def _intend(self) -> bool:
         """Put on disk that it is about to be dispatched; False where the run was cancelled first."""
@@ -159,19 +192,32 @@ class Dispatch:
             plan.code, self.idempotency_key, plan.policy, plan.undo is not None, self.attempt, self.digest, arguments,
             blobs, cancelled=knows,
         )  # fmt: skip
-        batch = at.submit(change)
-        await at.kept(batch)
-        outcome: CommitOutcome = batch.done.result()
-        return knows or claimed.run not in outcome.cancelled
+        self._intent = at.submit(change)
+        self._knows = knows
+        await at.kept(self._intent)
+        return self._is_intended
 
-    async def _try(self) -> Outcome | RetryIn | None:
+    @property
+    def _is_intended(self) -> bool:
+        """Whether the intent is on disk."""
+        if self._intent is None or not self._intent.done.done():
+            return False
+        outcome, run = self._intent.done.result(), self.at.claimed.run
+        return (self._knows or run not in outcome.cancelled) and run not in (*outcome.lost, *outcome.refused)
+
+    async def _try(self, put_off: list[tuple[Any, ...]]) -> Outcome | RetryIn | None:
         """The body, and what became of it."""
         at = self.at
-        put_off: list[tuple[Any, ...]] = []
+        self._intent, self._begun = None, False
         with outside():
             body = asyncio.get_running_loop().create_task(self._body(put_off), name=f"effect {self.key}")
+        at.bodies.begin(body, limited=self.effect.settings.timeout_s is not None)
         try:
-            await seen_to_its_end(at, body, put_off)
+            try:
+                await seen_to_its_end(at, body, put_off)
+            finally:
+                if at.ending is not None:
+                    self._see_out(body)
             payload, value = body.result()
         except asyncio.CancelledError:
             at.check()
@@ -180,8 +226,7 @@ class Dispatch:
             raise
         except _UnrecordableError as unrecordable:
             at.check()
-            note = "it was done, and what it returned cannot be recorded"
-            return await self._raise(EffectState.UNKNOWN, unrecordable.error, note=note)
+            return await self._raise(EffectState.UNKNOWN, unrecordable.error, note=UNRECORDABLE)
         except Exception as error:  # the edge of user code: what it says is recorded
             at.check()
             return await self._failed(error)
@@ -194,22 +239,63 @@ class Dispatch:
         await self.at.trusted()
         self.at.check()
         if put_off:  # cancelled before it began: it will not
-            self.at.submit(self._settled(EffectState.ABSENT, None, note="it was cancelled before it was dispatched"))
+            self.at.submit(self._not_begun())
             raise _NotSent
         args, kwargs = self.effect.signature.decode(self.arguments)
-        here = StepFrame(self.at, self.effect.settings.name, self.key, self.attempt, self.idempotency_key)
+        settings = self.effect.settings
+        self.meters = []
+        here = StepFrame(self.at, settings.name, self.key, self.attempt, self.idempotency_key, self.meters)
+        self.tried_at = self.at.host.clock.wall_us()
+        self._begun = True
+        self.at.dispatched.add(self.key)
         value = await run_body(self.effect, here, args, kwargs)
         try:
             return self.effect.codec.roundtrip(value)
         except Exception as error:  # the edge of user code: what its type makes of the value
             raise _UnrecordableError(error) from error
 
+    def _see_out(self, body: asyncio.Task[tuple[bytes, Any]]) -> None:
+        """The super-step has ended: what becomes of this try is filed all the same, and nothing is tried again."""
+        if body.done():
+            self._file_late(body)
+        else:
+            body.add_done_callback(self._file_late)
+
+    def _file_late(self, body: asyncio.Task[tuple[bytes, Any]]) -> None:
+        at = self.at
+        error = None if body.cancelled() else body.exception()
+        if body.cancelled() or isinstance(error, _NotSent):
+            return
+        if not self._begun:
+            if self._is_intended:
+                at.submit_late(self._not_begun())
+        elif error is None:
+            payload, _ = body.result()
+            outcome, blobs = spill(payload)
+            record = self._record(payload)
+            at.submit_late(self._settled(EffectState.DONE, outcome, note=None, record=record, blobs=blobs))
+        elif isinstance(error, Exception):
+            unrecordable = isinstance(error, _UnrecordableError)
+            unknown = self.unknown or unrecordable or what_happened(error) is Happening.UNKNOWN
+            state = EffectState.UNKNOWN if unknown else EffectState.ABSENT
+            at.submit_late(self._settled(state, None, note=UNRECORDABLE if unrecordable else said(error)))
+            at.submit_late(attempt_of(at, self.key, self.tries, _recorded(error), self.started_at, self._use()))
+
+    def _not_begun(self) -> SettleEffect:
+        """This try will not happen; of one before it that says nothing."""
+        if self.unknown:
+            return self._settled(EffectState.UNKNOWN, None, note=self.why)
+        return self._settled(EffectState.ABSENT, None, note="it was cancelled before it was dispatched")
+
+    def _record(self, payload: bytes, *, failed: bool = False) -> AppendCheckpoint:
+        return self.at.record(
+            self.key, self.digest, self.attempt, payload, failed=failed, started_at=self.started_at, use=self._use()
+        )  # fmt: skip
+
     async def _done(self, payload: bytes, value: Any, *, note: str | None = None, by: str | None = None) -> Outcome:
         """It happened: its record."""
         outcome, blobs = spill(payload)
-        record = self.at.record(
-            self.key, self.digest, self.attempt, payload, failed=False, started_at=self.started_at
-        )  # fmt: skip
+        record = self._record(payload)
         batch = self.at.submit(self._settled(EffectState.DONE, outcome, note=note, by=by, record=record, blobs=blobs))
         await settle(self.at, self.effect, batch)
         return (value,)
@@ -224,7 +310,7 @@ class Dispatch:
         )  # fmt: skip
         if happening is Happening.UNKNOWN or self.unknown:  # what became of this try says nothing of the one before
             self.unknown = True
-            self.why = _said(error)
+            self.why = said(error)
             again = backoff_s(self.effect.settings.retry, self.tries)
             self.pause_s = decision.delay_s if isinstance(decision, RetryIn) else again
             self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
@@ -233,7 +319,7 @@ class Dispatch:
         if isinstance(decision, Stop):
             await self._refused(error)
         assert isinstance(decision, RetryIn)
-        self.at.submit(self._settled(EffectState.ABSENT, None, note=_said(error)))
+        self.at.submit(self._settled(EffectState.ABSENT, None, note=said(error)))
         await self._count(error, decision.delay_s)
         return decision
 
@@ -249,7 +335,7 @@ class Dispatch:
     async def _raise(self, state: EffectState, error: Exception, *, note: str | None) -> NoReturn:
         at = self.at
         payload = encode_error(error_info(error))
-        record = at.record(self.key, self.digest, self.attempt, payload, failed=True, started_at=self.started_at)
+        record = self._record(payload, failed=True)
         outcome, blobs = spill(payload)
         batch = at.submit(self._settled(state, outcome, note=note, record=record, blobs=blobs))
         if at.durability == "sync":
@@ -265,7 +351,7 @@ class Dispatch:
         plan, why = self.effect.plan, self.why
         emit("effect.unknown", run=run_id(self.at.claimed.run), effect=effect_id(self.id), key=self.key, why=why)
         if plan.verify is not None:
-            verdict = await self._verified()
+            verdict = await ask_provider(self)
             if isinstance(verdict, Happened):
                 return await self._happened(verdict.result, note="its provider was asked")
             if isinstance(verdict, DidNotHappen):
@@ -275,8 +361,19 @@ class Dispatch:
             await pause(self.at, self.key, self.tries, self.pause_s)
             return None
         if plan.on_unknown == "ask":
-            return await self._ask(why)
+            return await self._asked(why)
         return await self._give_up(why)
+
+    async def _asked(self, why: str) -> Outcome | None:
+        """What a person says."""
+        verdict, by = await ask_a_person(self, why)
+        match verdict:
+            case Happened(result):
+                return await self._happened(result, note="a person says so", by=by)
+            case DidNotHappen():
+                return await self._absent("a person says so", by)
+            case GiveUp(why_not):
+                return await self._give_up(f"{why}; {why_not}")
 
     async def _outlive(self, row: Row) -> None:
         """Where somebody is to be asked, wait until the lease of the worker that intended it is over: one that was
@@ -286,87 +383,6 @@ class Dispatch:
             elapsed_us = int((at.host.clock.monotonic() - at.claimed_s) * 1_000_000)
             left_us = row.lease_until - at.claimed.now - elapsed_us
             await pause(at, self.key + "?", self.attempt, max(0, left_us) / 1_000_000)
-
-    async def _verified(self) -> Happened | DidNotHappen | StillUnknown:
-        """Ask the provider, and again while it cannot tell."""
-        at = self.at
-        verdict: Happened | DidNotHappen | StillUnknown = StillUnknown()
-        for asked in range(1, VERIFY_ATTEMPTS + 1):
-            await at.admit()
-            at.in_flight += 1
-            try:
-                verdict = await self._ask_provider(asked)
-            except (Exception, SystemExit) as error:  # the edge of user code: who broke cannot tell
-                at.check()
-                verdict = StillUnknown(_said(error))
-            finally:
-                at.body_ended()
-            if not isinstance(verdict, StillUnknown):
-                break
-            if asked < VERIFY_ATTEMPTS:
-                await asyncio.sleep(backoff_s(VERIFY, asked))
-        return verdict
-
-    async def _ask_provider(self, asked: int) -> Happened | DidNotHappen | StillUnknown:
-        effect, verify = self.effect, self.effect.plan.verify
-        assert verify is not None
-        args, kwargs = effect.signature.decode(self.arguments)
-        bound = effect.signature.bind(args, kwargs)
-        bound.apply_defaults()
-        here = StepFrame(self.at, f"verify:{effect.settings.name}", self.key, asked, self.idempotency_key)
-        call = (self.idempotency_key, dict(bound.arguments))
-        verdict = await call_beside(here, verify, call, {}, timeout_s=effect.settings.timeout_s)
-        if isinstance(verdict, Happened):
-            effect.codec.roundtrip(verdict.result)  # what is none of its results tells nobody anything
-        if isinstance(verdict, Happened | DidNotHappen | StillUnknown):
-            return verdict
-        raise UsageError(
-            f"verify of effect {effect.settings.name!r} returned {verdict!r}; it returns perdure.Happened(result), "
-            "perdure.DidNotHappen() or perdure.StillUnknown()"
-        )
-
-    async def _ask(self, why: str) -> Outcome | None:
-        """Ask a person, parked until there is an answer."""
-        at, claimed = self.at, self.at.claimed
-        place = ask_place(self.key, self.attempt)
-        payload = codec_for(Any).encode(self._shown(why))
-        shown, blobs = spill(payload)
-        question = NewInterrupt(
-            await at.host.ids.take(1), f"effect:{self.effect.settings.name}", shown, schema_bytes(ANSWER_SCHEMA),
-            payload_digest(payload), "raise", None,
-        )  # fmt: skip
-        while True:
-            wait = await at.waiting.until(place, WaitKind.ANSWER, interrupt=question, blobs=blobs)
-            assert wait.target is not None
-            found = await at.host.reads.interrupts.one(wait.target)
-            at.check()
-            if found is None or found.state is not InterruptState.ANSWERED:
-                continue
-            assert found.answer is not None
-            at.submit(at.waiting.close(place))
-            try:
-                verdict = verdict_of(await at.load(found.answer), self.effect.codec)
-            except NotSerializable as error:
-                return await self._give_up(f"{why}; the answer's result is not one of this effect: {error}")
-            who = found.answered_by
-            if isinstance(verdict, Happened):
-                return await self._happened(verdict.result, note="a person says so", by=who)
-            if isinstance(verdict, DidNotHappen):
-                return await self._absent("a person says so", who)
-            assert isinstance(verdict, GiveUp), claimed.run
-            return await self._give_up(f"{why}; nobody can find out")
-
-    def _shown(self, why: str) -> dict[str, Any]:
-        """What is known, for whoever is asked."""
-        return {
-            "question": "Did this effect happen?",
-            "effect": effect_id(self.id),
-            "name": self.effect.settings.name,
-            "idempotency_key": self.idempotency_key,
-            "tried": self.attempt,
-            "why": why,
-            "answer": 'one of {"happened": true, "result": ...}, {"happened": false}, {"happened": null}',
-        }
 
     async def _happened(self, result: Any, *, note: str, by: str | None = None) -> Outcome:
         payload, value = self.effect.codec.roundtrip(result)
@@ -384,8 +400,15 @@ class Dispatch:
 
     async def _count(self, error: Exception, retry_in_s: float = 0.0) -> None:
         """Have this try counted, in the commit that settles it: it did not become the effect's record."""
-        recorded = encode_error(error_info(error, retry_in_s=retry_in_s))
-        await record_attempt(self.at, self.key, self.tries, recorded, self.started_at)
+        recorded = _recorded(error, retry_in_s)
+        await record_attempt(self.at, self.key, self.tries, recorded, self.started_at, self._use())
+
+    def _use(self) -> Use:
+        """What the try has used, for the change that says what came of it."""
+        if self.counted == self.attempt:
+            return NO_USE
+        self.counted = self.attempt
+        return use_of(self.at, self.meters, self.tried_at)
 
     def _settled(
         self, state: EffectState, outcome: bytes | None, *, note: str | None, by: str | None = None,
@@ -423,41 +446,9 @@ class _UnrecordableError(Exception):
         self.error = error
 
 
-def _said(error: BaseException) -> str:
-    """What an error says, as the ledger keeps it."""
-    return printable(f"{type(error).__name__}: {error}", NOTE_CHARS)
-
-
-async def call_beside(
-    here: StepFrame, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, timeout_s: float | None
-) -> Any:
-    """Call what an effect has beside its body, its `verify` or its `undo`, in a frame and under the effect's limit."""
-    at = here.super_step
-    token = frame.set(here)
-    try:
-        with at.host.deadlines.within(timeout_s):
-            return await invoke(fn, place_of(fn, None), at.pools, args, kwargs)
-    finally:
-        frame.reset(token)
-
-
-async def seen_to_its_end(at: SuperStep, body: asyncio.Task[Any], put_off: list[tuple[Any, ...]]) -> None:
-    """Wait until a body has ended, whoever cancels the waiting; that is `put_off`, and made up for afterwards, at the
-    next await. Only where the super-step is over is the body cancelled, too."""
-    while not body.done():
-        try:
-            await asyncio.wait([body])
-        except asyncio.CancelledError as cancelled:
-            if at.ending is not None:
-                body.cancel()
-                body.add_done_callback(see)
-                raise
-            put_off.append(cancelled.args)
-    task = asyncio.current_task()
-    assert task is not None
-    for words in put_off:
-        task.uncancel()
-        task.cancel(*words)
+def _recorded(error: Exception, retry_in_s: float = 0.0) -> bytes:
+    """A try's error, as it is recorded."""
+    return encode_error(error_info(error, retry_in_s=retry_in_s))
 
 
 def idempotency_key(random: Random) -> str:

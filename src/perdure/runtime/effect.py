@@ -13,20 +13,21 @@ import gc
 import types
 import weakref
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
+from perdure.core.budgets import Cost
 from perdure.core.limits import EFFECT_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.core.signature import Signature
-from perdure.errors import NotInRun, UsageError
+from perdure.errors import NotInRun, NotSerializable, UsageError
 from perdure.runtime.callables import Place, name_of, place_of
 from perdure.runtime.dispatching import Dispatch, idempotency_key
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
-from perdure.runtime.step import UNSET, Step, StepOptions, as_retry, timeout_s
+from perdure.runtime.step import UNSET, Step, StepOptions, as_retry, check_estimate, timeout_s
 
 if TYPE_CHECKING:
     from perdure.runtime.superstep import SuperStep
@@ -61,10 +62,54 @@ class Effect(Step[P, R]):
 
     plan: EffectPlan
 
+    _owner: type | None = None
+    """The class in which it is a method; of one that is bound, None."""
+
     @functools.cached_property
     def signature(self) -> Signature:
         """Its arguments as the ledger keeps them."""
         return Signature.of(self.fn, skip=())
+
+    def called_with(self, recorded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, from the ledger: without the object, where it was a method of one."""
+        if self._owner is not None:
+            try:
+                return Signature.of(self.fn, skip=tuple(self.signature.params)[:1]).decode(recorded)
+            except NotSerializable:  # it was called through its class, with the object as an argument
+                pass
+        return self.signature.decode(recorded)
+
+    @property
+    def undo(self) -> Callable[..., Any] | None:
+        """What undoes it. A method, of an object that nobody knows any more, is a `UsageError`."""
+        undo = self.plan.undo
+        if undo is not None and self._has(undo) and not isinstance(undo, staticmethod):
+            raise UsageError(
+                f"{_where(undo)[1]} is a method, and nobody knows its object: another worker has called the effect. "
+                "Declare an undo that works after a restart as well: a function, or a @staticmethod, which gets all it "
+                "needs from the effect's result and arguments"
+            )
+        return undo
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if getattr(self.fn, "__qualname__", None) == f"{owner.__qualname__}.{getattr(self.fn, '__name__', '')}":
+            self._owner = owner
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        bound = super().__get__(instance, owner)
+        if instance is not None:
+            plan = self.plan
+            bound.plan = replace(plan, verify=self._of(instance, plan.verify), undo=self._of(instance, plan.undo))
+        return bound
+
+    def _of(self, instance: Any, beside: Any) -> Any:
+        """What it has beside its body, as this object has it."""
+        return beside.__get__(instance, type(instance)) if self._has(beside) else beside
+
+    def _has(self, beside: Any) -> bool:
+        """Whether this is an attribute of the class in which it is a method."""
+        classes = () if self._owner is None else self._owner.__mro__
+        return any(value is beside for each in classes for value in vars(each).values())
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         current = frame.get()
@@ -108,6 +153,7 @@ def effect(
     cpu: Literal["thread", "process"] | None = ...,
     returns: Any = ...,
     ignore_args: bool = ...,
+    estimate: Cost | None = ...,
 ) -> Effect[P, Any]: ...
 @overload
 def effect(
@@ -121,6 +167,7 @@ def effect(
     cpu: Literal["thread", "process"] | None = ...,
     returns: Any = ...,
     ignore_args: bool = ...,
+    estimate: Cost | None = ...,
 ) -> _Decorator: ...
 
 
@@ -137,6 +184,7 @@ def effect(
     cpu: Literal["thread", "process"] | None = None,
     returns: Any = UNSET,
     ignore_args: bool = False,
+    estimate: Cost | None = None,
 ) -> Any:
     """Make an effect of a function: `@effect`, `@effect(...)`, or `effect(callable, ...)`.
 
@@ -153,7 +201,7 @@ def effect(
     if fn is None:
         return functools.partial(
             effect, on_unknown=on_unknown, verify=verify, undo=undo, name=name, retry=retry, timeout=timeout, cpu=cpu,
-            returns=returns, ignore_args=ignore_args,
+            returns=returns, ignore_args=ignore_args, estimate=estimate,
         )  # fmt: skip
     if not callable(fn):
         raise UsageError(f"effect() takes a function or another callable, not {fn!r}")
@@ -169,6 +217,7 @@ def effect(
         retry=as_retry(retry) if retry is not None else Retry(),
         timeout_s=EFFECT_TIMEOUT_S if timeout is UNSET else timeout_s(timeout),
         ignore_args=ignore_args,
+        estimate=check_estimate(estimate),
     )
     made: Effect[..., Any] = Effect(fn, settings, place=_place(fn, cpu), returns=returns)
     made.plan = EffectPlan(on_unknown, verify, undo, code_of(fn, settings.name))
@@ -191,11 +240,14 @@ def effect_key() -> str:
 def effect_of(code: str) -> Effect[..., Any] | None:
     """The effect at this place; None where there is none, or where there are several with different undos. (A closure
     is made anew by each call of the function around it; which of them a run's is, nobody can tell by its place.)"""
-    made = _living(code)
-    if len({each.plan.undo for each in made}) > 1:
-        gc.collect()  # some may be garbage
-        made = _living(code)
-    return made[-1] if len({each.plan.undo for each in made}) == 1 else None
+    if _undos(code) > 1:
+        gc.collect()  # some may be garbage, which nobody here holds meanwhile
+    return _living(code)[-1] if _undos(code) == 1 else None
+
+
+def _undos(code: str) -> int:
+    """How many different undos the effects at this place have."""
+    return len({each.plan.undo for each in _living(code)})
 
 
 def _living(code: str) -> list[Effect[..., Any]]:
@@ -211,11 +263,15 @@ def _remember(made: Effect[..., Any]) -> None:
 
 def code_of(fn: Callable[..., Any], name: str) -> str:
     """Where the function of an effect of this name is, as the ledger says it."""
+    module, qualname = _where(fn)
+    return f"{module}:{qualname}" if name == qualname.rpartition(".")[2] else f"{module}:{qualname}[{name}]"
+
+
+def _where(fn: Callable[..., Any]) -> tuple[str, str]:
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = fn if hasattr(fn, "__qualname__") else type(fn)
-    place = f"{getattr(fn, '__module__', '?')}:{fn.__qualname__}"
-    return place if name == fn.__qualname__.rpartition(".")[2] else f"{place}[{name}]"
+    return getattr(fn, "__module__", "?"), fn.__qualname__
 
 
 def _place(fn: Callable[..., Any], cpu: str | None) -> Place:

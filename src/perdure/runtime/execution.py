@@ -25,10 +25,10 @@ from perdure.core.changes import (
     RecordAttempt,
     RequeueRun,
 )
-from perdure.core.effects import Undoing
+from perdure.core.effects import Effect, Undoing
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.errors import printable
-from perdure.core.failures import cancellation, encode_error, run_error
+from perdure.core.failures import cancellation, encode_error, listed, run_error
 from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState, run_id
 from perdure.core.retry import RetryIn, Stop, decide
@@ -42,7 +42,7 @@ from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.runtime.step import Step
 from perdure.runtime.superstep import SuperStep
-from perdure.runtime.undoing import has_done, may_undo, undo_all
+from perdure.runtime.undoing import begun_to_undo, has_done, may_undo, undo_all, undoable
 from perdure.telemetry import emit
 
 
@@ -79,6 +79,8 @@ class Execution:
         """Called where its ending is on disk and some of its code goes on all the same."""
         self._left: SuperStep | None = None
         """The last super-step, whose code may not have ended with it."""
+        self._regrets = False
+        """A `compensate` of its code was broken off."""
         self._waited = bool(claimed.waits)
         self._boundary: Batch[Change, CommitOutcome] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -118,8 +120,10 @@ class Execution:
             change = self._write(ending)
             if change is None:
                 return ending
-            if isinstance(change, EndRun) and await self._has_to_undo(change):
-                return await self._begin_undo(change)
+            if isinstance(change, EndRun) and (done := await self._to_undo(change)):
+                return await self._begin_undo(change, done)
+            if isinstance(change, EndRun) and self._regrets:
+                return await self._end_regretting(change, ending)
             if isinstance(change, BeginSuperStep | RequeueRun):
                 await self.unwound()  # whoever goes on with it is not to meet its code
             batch = self.host.committer.submit(change)
@@ -128,37 +132,54 @@ class Execution:
             await self._keep_close(batch)
             await self.host.committer.room()  # an agent without steps is not held back elsewhere
 
-    async def _has_to_undo(self, end: EndRun) -> bool:
-        """Whether it ends badly and has done something that can be undone."""
+    async def _to_undo(self, end: EndRun) -> list[Effect]:
+        """Its effects that have an undo, where it ends badly and has done any of them."""
         if end.outcome is RunState.COMPLETED or self._left is None or not (may_undo() or self.claimed.attempt > 1):
-            return False
+            return []
         if self._left.last is not None:  # what was done last is in the ledger
             await asyncio.shield(self._left.last.done)
-        return await has_done(self._left)
+        rows = await undoable(self._left)
+        return rows if has_done(rows) else []
 
-    async def _begin_undo(self, end: EndRun) -> Ending:
+    async def _begin_undo(self, end: EndRun, done: list[Effect]) -> Ending:
         """Decide on disk how it ends; then undo what it has done."""
         claimed = self.claimed
         decided = BeginUndo(claimed.run, claimed.fence, claimed.thread, end.outcome, end.payload, end.blobs)
         batch = self.host.committer.submit(decided)
         await asyncio.shield(batch.done)
-        return await self._undo(Undoing(end.outcome, end.payload))
+        return await self._undo(Undoing(end.outcome, end.payload), done)
 
-    async def _undo(self, decided: Undoing) -> Ending:
-        """Undo what is left to undo, and end as was decided; none of its code runs any more."""
+    async def _undo(self, decided: Undoing, done: list[Effect] | None = None) -> Ending:
+        """Undo what is left to undo, and end as was decided."""
+        ending = await self._undone(done)
+        change = self._decided(decided) if isinstance(ending, Returned) else self._write(ending)
+        return ending if change is None else await self._durable(self.host.committer.submit(change), change, ending)
+
+    async def _end_regretting(self, end: EndRun, ending: Ending) -> Ending:
+        """End well, after the undos that a `compensate` has begun which was broken off: by the crash of another worker,
+        where the time-out around it had run out, so that the code did not come to it again."""
+        assert self._left is not None, "it has called its code"
+        begun = begun_to_undo(await undoable(self._left))
+        undone = await self._undone(begun) if begun else ending
+        if isinstance(undone, Returned):
+            return await self._durable(self.host.committer.submit(end), end, ending)
+        change = self._write(undone)
+        return undone if change is None else await self._durable(self.host.committer.submit(change), change, undone)
+
+    async def _undone(self, done: list[Effect] | None) -> Ending:
+        """Undo these, or what the ledger says; none of its code runs any more. Returns how that ended."""
         self._undoing = True
         await self.unwound()
         step = self.current = self._left = self._new_super_step()
         if (over := self._over()) is not None:
             step.close(over)
         try:
-            ending = await step.run(functools.partial(undo_all, step))
+            ending = await step.run(functools.partial(undo_all, step, done))
         finally:
             self.current = None
         if isinstance(ending, Raised):
             raise ending.error
-        change = self._decided(decided) if isinstance(ending, Returned) else self._write(ending)
-        return ending if change is None else await self._durable(self.host.committer.submit(change), change, ending)
+        return ending
 
     def _decided(self, decided: Undoing) -> EndRun:
         """The end that was decided; but a run whose cancellation was requested meanwhile ends as cancelled only."""
@@ -233,6 +254,7 @@ class Execution:
         finally:
             self.current = None
             self._waited = step.waited
+            self._regrets = self._regrets or step.regrets
             if isinstance(step.interruption, Cancelled) or self.interruption is None:
                 self.interruption = step.interruption
 
@@ -364,10 +386,12 @@ class Execution:
         claimed = self.claimed
         error = ending.error if isinstance(ending, Raised) else None
         after = None if isinstance(error, asyncio.CancelledError) else error
+        not_done = [] if self._left is None else self._left.not_done()
         if isinstance(why, Cancelled):
             emit("run.cancelled", run=run_id(claimed.run), agent=claimed.agent, reason=why.reason)
-            return self._end(RunState.CANCELLED, cancellation(why.reason, after), None, ())
-        overdue = DeadlineExceeded(f"run {run_id(claimed.run)} did not end before its deadline")
+            return self._end(RunState.CANCELLED, cancellation(why.reason, after, not_done=not_done), None, ())
+        left = f"; not done: {listed(not_done)}" if not_done else ""
+        overdue = DeadlineExceeded(f"run {run_id(claimed.run)} did not end before its deadline{left}")
         overdue.__cause__ = after
         emit("run.failed", run=run_id(claimed.run), agent=claimed.agent, error=str(overdue))
         return self._end(RunState.FAILED, encode_error(run_error(overdue)), None, ())
@@ -399,8 +423,8 @@ class Execution:
         self.interruption = Cancelled(await self.host.waker.why_cancelled(self.claimed.run))
         change = self._write(ending)
         assert isinstance(change, EndRun)
-        if await self._has_to_undo(change):
-            return await self._begin_undo(change)
+        if done := await self._to_undo(change):
+            return await self._begin_undo(change, done)
         return await self._durable(self.host.committer.submit(change), change, ending)
 
     async def _refused(self, why: str) -> Ending:

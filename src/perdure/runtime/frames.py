@@ -18,6 +18,8 @@ from perdure.core.keys import Scope
 from perdure.errors import NotInRun
 
 if TYPE_CHECKING:
+    from perdure.core.meters import Meter
+    from perdure.runtime.deadlines import Deadline
     from perdure.runtime.superstep import SuperStep
 
 
@@ -41,10 +43,11 @@ class AgentFrame:
 class StepFrame:
     """The body of a step: calls of other steps are plain calls, part of this step's record."""
 
-    __slots__ = ("attempt", "effect_key", "key", "name", "super_step")
+    __slots__ = ("attempt", "deadline", "effect_key", "key", "meters", "name", "put_off", "super_step")
 
     def __init__(
-        self, super_step: SuperStep, name: str, key: str, attempt: int, effect_key: str | None = None
+        self, super_step: SuperStep, name: str, key: str, attempt: int, effect_key: str | None = None,
+        meters: list[Meter] | None = None,
     ) -> None:  # fmt: skip
         self.super_step = super_step
         self.name = name
@@ -52,6 +55,12 @@ class StepFrame:
         self.attempt = attempt
         self.effect_key = effect_key
         """What the provider is to know it by, if it is an effect."""
+        self.meters: list[Meter] = [] if meters is None else meters
+        """What it has used so far."""
+        self.put_off: list[tuple[Any, ...]] = []
+        """Cancellations of a try that is seen to its end."""
+        self.deadline: Deadline | None = None
+        """When its try is to have ended."""
 
 
 def _closing_type() -> type:

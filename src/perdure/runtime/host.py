@@ -13,6 +13,7 @@ from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.ids import Ids
 from perdure.runtime.reads import Reads
+from perdure.runtime.sinks import Sink
 from perdure.runtime.starts import Starts
 from perdure.runtime.surroundings import AroundBody
 from perdure.runtime.trust import Trust
@@ -42,6 +43,9 @@ class Host(Protocol):
     ahead_max: int
     clean_up_s: float
     agents: Mapping[str, Agent[..., Any]]
+    sinks: Mapping[str, Sink]
+    billing: str | None
+    """The sink of the bills of runs that are started here."""
     ids: Ids
     starts: Starts
     reads: Reads

@@ -16,6 +16,7 @@ from perdure.core.snapshot import spill
 from perdure.errors import LeaseLost, Unwind
 from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
+from perdure.runtime.metering import NO_USE, Use
 
 
 class Log:
@@ -30,6 +31,8 @@ class Log:
         self.number = number
         self.ending: Ending | None = None
         """How the super-step ends, once that is known."""
+        self.hears_late = True
+        """Whether what comes after the ending can still be filed before it."""
         self.journal = Journal(claimed.records, claimed.attempts) if resumed else Journal((), ())
         self._seq = max((record.seq for record in claimed.records), default=0) if resumed else 0
         self._last = after
@@ -41,14 +44,14 @@ class Log:
             raise self._unwind()
 
     def append(
-        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
+        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int, use: Use = NO_USE
     ) -> Batch[Change, CommitOutcome]:
         """Queue a step's record for the next commit."""
         self.check()
-        return self.submit(self.record(key, digest, attempt, payload, failed=failed, started_at=started_at))
+        return self.submit(self.record(key, digest, attempt, payload, failed=failed, started_at=started_at, use=use))
 
     def record(
-        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
+        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int, use: Use = NO_USE
     ) -> AppendCheckpoint:
         """A step's record, to be filed by whoever asks for it."""
         self._seq += 1
@@ -56,7 +59,7 @@ class Log:
         claimed = self.claimed
         return AppendCheckpoint(
             claimed.run, claimed.fence, claimed.thread, self.number, key, self._seq, attempt, digest, failed,
-            payload, started_at, self.host.clock.wall_us(), blobs,
+            payload, started_at, self.host.clock.wall_us(), blobs, use.meters, use.spent,
         )  # fmt: skip
 
     def submit(self, change: Change) -> Batch[Change, CommitOutcome]:
@@ -64,6 +67,11 @@ class Log:
         self.check()
         self._last = self.host.committer.submit(change)
         return self._last
+
+    def submit_late(self, change: Change) -> None:
+        """Queue what became of something that was in flight when the super-step ended; before its end is written."""
+        if self.hears_late:
+            self._last = self.host.committer.submit(change)
 
     async def durable(self, batch: Batch[Change, CommitOutcome]) -> None:
         """Wait until a batch is on disk; `Unwind` if this run's part of it was not written."""

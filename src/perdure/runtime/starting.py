@@ -6,16 +6,19 @@ one into the run or into the error that it is.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from perdure.core.budgets import Budget, Limits, NewBudget, limits_of
+from perdure.core.deliveries import Billing
 from perdure.core.digests import canonical, digest
 from perdure.core.durations import Duration, seconds
 from perdure.core.errors import printable
 from perdure.core.failures import cancellation
 from perdure.core.limits import ID_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
-from perdure.core.records import IfBusy, interrupt_id, run_id
+from perdure.core.records import IfBusy, budget_name, interrupt_id, run_id
 from perdure.core.requests import (
     KeyTaken,
     OtherAgent,
@@ -56,6 +59,7 @@ async def start_request(
     thread_id: str | None = None, key: str | None = None, if_busy: str | None = None, queue: str | None = None,
     priority: int = 0, delay: float | str | timedelta = 0, deadline: float | str | timedelta | datetime | None = None,
     tenant: str | None = None, tags: Iterable[str] = (), parent: Parent | None = None, deadline_at: int | None = None,
+    budget: Budget | None = None, billing: str | None = None,
 ) -> StartRun:  # fmt: skip
     """A start, checked. `deadline` is what a user gives, `deadline_at` a bound beside it, on the store's clock. With a
     `parent` the key may be `CHILD_KEY`, the parent's id, a slash and a place in its code."""
@@ -70,6 +74,8 @@ async def start_request(
     delay_us = int(seconds(delay) * 1_000_000)
     deadline_us, limit = _deadline(deadline)
     labels = checked_tags(tags)
+    limits = agent.settings.budget if budget is None else checked_budget(budget)
+    own = None if limits is None else await ids.take(1)
     first = await ids.take(2)
     return StartRun(
         id=first, thread=first + 1, thread_id=thread_id or run_id(first), agent=agent.name, queue=where, priority=rank,
@@ -77,7 +83,23 @@ async def start_request(
         if_busy=mode, tenant=tenant, tags=labels, blobs=blobs, deadline_us=deadline_us,
         deadline_at=earliest(limit, deadline_at), parent=parent,
         displaced=cancellation(in_its_place(first)) if mode in DISPLACING else b"",
+        budget=None if limits is None or own is None else NewBudget(own, budget_name(first), limits),
+        billing=billing_to(billing),
     )  # fmt: skip
+
+
+def billing_to(sink: str | None) -> Billing | None:
+    """That the run's bill goes to this sink, under a key that no other has."""
+    return None if sink is None else Billing(sink, f"bill-{random.getrandbits(128):032x}")
+
+
+def checked_budget(budget: object) -> Limits:
+    """A budget's limits."""
+    if not isinstance(budget, Budget):
+        raise UsageError(
+            f"budget is {shown(budget)}; give a perdure.Budget(usd=..., tokens=..., steps=..., seconds=...)"
+        )
+    return limits_of(budget)
 
 
 def started(outcome: StartOutcome, request: StartRun, *, asked: str = "") -> Started:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
+from perdure.core.budgets import ONE_TRY, Amounts, Cost, amounts_of
 from perdure.core.codec import Codec, codec_for
 from perdure.core.durations import seconds
 from perdure.core.limits import KEY_CHARS_MAX, STEP_TIMEOUT_S
@@ -21,7 +22,7 @@ from perdure.errors import UsageError
 from perdure.runtime.callables import Place, Pools, invoke, name_of, place_of
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
-from perdure.runtime.stepping import execute
+from perdure.runtime.stepping import execute, record_try
 
 if TYPE_CHECKING:
     from perdure.runtime.effect import EffectPlan
@@ -48,6 +49,8 @@ class StepOptions:
     timeout_s: float | None = STEP_TIMEOUT_S
     ignore_args: bool = False
     durability: Durability | None = None
+    estimate: Amounts = ONE_TRY
+    """What a try may cost, for budgets."""
 
 
 class Step(Generic[P, R]):
@@ -55,6 +58,8 @@ class Step(Generic[P, R]):
 
     plan: EffectPlan | None = None
     """Of an effect."""
+    undone_by_crash = False
+    """Whether a try that a crash has cut short is known to have done nothing: then it does not count."""
 
     def __init__(self, fn: Callable[..., Any], options: StepOptions, *, place: Place, returns: Any = UNSET) -> None:
         self.fn = fn
@@ -87,10 +92,12 @@ class Step(Generic[P, R]):
         timeout: float | str | timedelta | None = UNSET,
         retry: Retry | int | None = None,
         durability: Durability | None = None,
+        estimate: Cost | None = None,
     ) -> Self:
         """This step with some of its settings changed for the calls made through the result.
 
         `key` is the call's own key: unique in its super-step, whatever task it is made in (a tool call's id, say).
+        `estimate` is what a try of it may cost, for budgets.
         """
         changed: dict[str, Any] = {}
         if key is not None:
@@ -103,6 +110,8 @@ class Step(Generic[P, R]):
             changed["retry"] = as_retry(retry)
         if durability is not None:
             changed["durability"] = check_durability(durability)
+        if estimate is not None:
+            changed["estimate"] = check_estimate(estimate)
         step = self._variant(self.fn, replace(self.settings, **changed))
         step._codec = self._codec
         return step
@@ -112,6 +121,12 @@ class Step(Generic[P, R]):
     ) -> Any:  # fmt: skip
         """What a call in an agent does that has no record yet."""
         return await execute(at, self, key, digest, args, kwargs)
+
+    async def try_and_record(
+        self, here: StepFrame, digest: int, started_at: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # fmt: skip
+        """One try of that, and its record."""
+        return await record_try(self, here, digest, started_at, args, kwargs)
 
     def _variant(self, fn: Callable[..., Any], settings: StepOptions) -> Self:
         """The same with another function or other settings."""
@@ -145,6 +160,7 @@ def step(
     returns: type[R],
     ignore_args: bool = ...,
     durability: Durability | None = ...,
+    estimate: Cost | None = ...,
 ) -> Step[P, R]: ...
 @overload
 def step(
@@ -158,6 +174,7 @@ def step(
     returns: Any = ...,
     ignore_args: bool = ...,
     durability: Durability | None = ...,
+    estimate: Cost | None = ...,
 ) -> Step[P, Any]: ...
 @overload
 def step(
@@ -169,6 +186,7 @@ def step(
     returns: Any = ...,
     ignore_args: bool = ...,
     durability: Durability | None = ...,
+    estimate: Cost | None = ...,
 ) -> _Decorator: ...
 
 
@@ -183,6 +201,7 @@ def step(
     returns: Any = UNSET,
     ignore_args: bool = False,
     durability: Durability | None = None,
+    estimate: Cost | None = None,
 ) -> Any:
     """Make a step of a function: `@step`, `@step(...)`, or `step(callable, name=…)` for any callable.
 
@@ -190,6 +209,7 @@ def step(
     (default one hour; None for no limit). `cpu`: where a plain `def` runs, "thread" (default) or "process".
     `returns`: the type its result is recorded as, where the annotation does not say. `ignore_args`: calls under one
     key are the same call whatever their arguments. `durability="sync"`: go on only when the record is on disk.
+    `estimate`: a `Cost`, what a try may cost at most: reserved before it in the budgets that its run counts against.
     """
     if fn is None:
         return functools.partial(
@@ -201,6 +221,7 @@ def step(
             returns=returns,
             ignore_args=ignore_args,
             durability=durability,
+            estimate=estimate,
         )
     if not callable(fn):
         raise UsageError(f"step() takes a function or another callable, not {fn!r}")
@@ -212,6 +233,7 @@ def step(
         timeout_s=STEP_TIMEOUT_S if timeout is UNSET else timeout_s(timeout),
         ignore_args=ignore_args,
         durability=check_durability(durability) if durability is not None else None,
+        estimate=check_estimate(estimate),
     )
     return Step(fn, settings, place=place_of(fn, cpu), returns=returns)
 
@@ -243,6 +265,15 @@ def timeout_s(timeout: float | str | timedelta | None) -> float | None:
     if value == 0:
         raise UsageError("a timeout of 0 would fail every attempt at once; leave it out or give None for no limit")
     return value
+
+
+def check_estimate(estimate: object) -> Amounts:
+    """What a try may cost, as a budget counts it."""
+    if estimate is None:
+        return ONE_TRY
+    if isinstance(estimate, Cost):
+        return amounts_of(estimate)
+    raise UsageError(f"estimate is {estimate!r}; give a perdure.Cost(usd=..., tokens=...)")
 
 
 def check_durability(durability: object) -> Durability:

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure.core.changes import Change, CommitOutcome, RecordAttempt
 from perdure.core.endings import Held
 from perdure.core.failures import decode_error, encode_error, error_info, failure
-from perdure.core.keys import retry_place
-from perdure.core.records import Attempt, HeldReason, WaitKind, run_id
+from perdure.core.records import Attempt, HeldReason, run_id
 from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge
+from perdure.runtime.budgeting import NoBudgetError, reserve
 from perdure.runtime.callables import exited, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.group import Batch
+from perdure.runtime.metering import NO_USE, Use, file_cancelled, use_of
+from perdure.runtime.pausing import pause
+from perdure.runtime.strays import make_up_for
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:
     from perdure.runtime.step import Step
     from perdure.runtime.superstep import SuperStep
-
-PARK_S: Final = 5.0
-"""A wait between two tries from here on is worth a commit, so that it holds no slot and outlives its worker."""
 
 
 async def execute(
@@ -38,6 +38,8 @@ async def execute(
     """Run the step's body until it succeeds or may not be tried again; returns the decoded record."""
     last = at.journal.last_try(key)
     attempt = 0 if last is None else last.attempt
+    if last is not None and last.error is None and step.undone_by_crash:
+        attempt -= 1
     if last is not None and attempt >= step.settings.retry.attempts:
         if last.error is None:
             _hold_exhausted(at, key, attempt)
@@ -46,7 +48,9 @@ async def execute(
         await pause(at, key, attempt, _rest_s(last, at.host.clock.wall_us()))
     while True:
         attempt += 1
-        await at.admit()
+        if at.claimed.budgets:
+            await _reserve(at, step, key, digest, attempt)
+        await admitted(StepFrame(at, step.settings.name, key, attempt))
         at.in_flight += 1
         try:
             outcome = await _attempt(at, step, key, digest, attempt, args, kwargs)
@@ -57,14 +61,22 @@ async def execute(
         await pause(at, key, attempt, outcome.delay_s)
 
 
-async def pause(at: SuperStep, key: str, attempt: int, delay_s: float) -> None:
-    """Wait between two tries: a moment here, and anything longer as a durable wait, which holds no slot."""
-    place = retry_place(key, attempt)
-    if delay_s < PARK_S and not at.waiting_for(place):
-        await asyncio.sleep(max(0.0, delay_s))
-    else:
-        await at.waiting.until(place, WaitKind.TIMER, delay_us=max(0, int(delay_s * 1_000_000)))
-        at.submit(at.waiting.close(place))
+async def admitted(here: StepFrame) -> None:
+    """Wait until a try may begin; where agent code cancels it before, what was reserved for it is released."""
+    try:
+        await here.super_step.admit()
+    except asyncio.CancelledError:
+        file_cancelled(here, here.super_step.host.clock.wall_us(), began=False)
+        raise
+
+
+async def _reserve(at: SuperStep, step: Step[..., Any], key: str, digest: int, attempt: int) -> None:
+    """Reserve what a try may cost. Where nobody raises what it counts against, the step has failed."""
+    try:
+        await reserve(StepFrame(at, step.settings.name, key, attempt), step.settings.estimate)
+    except NoBudgetError as refused:
+        error = encode_error(error_info(refused.error))
+        await _give_up(at, step, key, digest, attempt, error, at.host.clock.wall_us())
 
 
 def _hold_exhausted(at: SuperStep, key: str, attempts: int) -> NoReturn:
@@ -90,11 +102,14 @@ async def _attempt(
 ) -> tuple[Any] | RetryIn:
     """One try and its record: the value in a tuple, or when to try again; a final failure raises."""
     started_at = at.host.clock.wall_us()
+    here = StepFrame(at, step.settings.name, key, attempt)
     if attempt > 1 or at.recovered:
-        await record_attempt(at, key, attempt, None, started_at)
-        await at.trusted()
+        await _begin(here, started_at)
     try:
-        payload, value = await try_once(step, StepFrame(at, step.settings.name, key, attempt), args, kwargs)
+        value = await step.try_and_record(here, digest, started_at, args, kwargs)
+    except asyncio.CancelledError:
+        file_cancelled(here, started_at, began=True)
+        raise
     except Exception as error:
         at.check()
         now_us = at.host.clock.wall_us()
@@ -104,14 +119,29 @@ async def _attempt(
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else retry_after_s(error, now_us)
         recorded = encode_error(error_info(error, retry_in_s=retry_in_s or 0.0))
     else:
-        batch = at.append(key, digest, attempt, payload, failed=False, started_at=started_at)
-        await settle(at, step, batch)
+        make_up_for(at, here.put_off)
         return (value,)
+    use = use_of(at, here.meters, started_at)
     if not isinstance(decision, RetryIn):
-        return (await _give_up(at, step, key, digest, attempt, recorded, started_at),)
+        try:
+            return (await _give_up(at, step, key, digest, attempt, recorded, started_at, use),)
+        finally:
+            make_up_for(at, here.put_off)
     emit("step.retried", run=run_id(at.claimed.run), key=key, attempt=attempt, delay_s=round(decision.delay_s, 3))
-    await record_attempt(at, key, attempt, recorded, started_at)
+    await record_attempt(at, key, attempt, recorded, started_at, use)
+    make_up_for(at, here.put_off)
     return decision
+
+
+async def _begin(here: StepFrame, started_at: int) -> None:
+    """Put on disk that a try begins."""
+    at = here.super_step
+    try:
+        await record_attempt(at, here.key, here.attempt, None, started_at)
+        await at.trusted()
+    except asyncio.CancelledError:
+        file_cancelled(here, started_at, began=False)
+        raise
 
 
 def _rest_s(last: Attempt, now_us: int) -> float:
@@ -121,6 +151,18 @@ def _rest_s(last: Attempt, now_us: int) -> float:
         return 0.0
     wait_s = decode_error(last.error).retry_in_s
     return min(wait_s - (now_us - last.ended_at) / 1_000_000, wait_s)
+
+
+async def record_try(
+    step: Step[..., Any], here: StepFrame, digest: int, started_at: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One try and, where it succeeds, its record: the value that this decodes to."""
+    at = here.super_step
+    payload, value = await try_once(step, here, args, kwargs)
+    use = use_of(at, here.meters, started_at)
+    batch = at.append(here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use)
+    await settle(at, step, batch)
+    return value
 
 
 async def settle(at: SuperStep, step: Step[..., Any], batch: Batch[Change, CommitOutcome]) -> None:
@@ -146,7 +188,7 @@ async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...],
     at = here.super_step
     token = frame.set(here)
     try:
-        with at.host.deadlines.within(step.settings.timeout_s):
+        with at.host.deadlines.within(step.settings.timeout_s) as here.deadline:
             if at.host.around_body is not None:
                 body = functools.partial(invoke, step.fn, step.place, at.pools, args, kwargs)
                 return await at.host.around_body(here, step, body)
@@ -159,22 +201,33 @@ async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...],
         frame.reset(token)
 
 
-async def record_attempt(at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int) -> None:
+async def record_attempt(
+    at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int, use: Use = NO_USE
+) -> None:  # fmt: skip
     """Put a try on disk, before its body or after its failure."""
-    claimed = at.claimed
-    ended_at = None if error is None else at.host.clock.wall_us()
-    change = RecordAttempt(
-        claimed.run, claimed.fence, claimed.thread, at.number, key, attempt, error, started_at, ended_at
-    )
+    change = attempt_of(at, key, attempt, error, started_at, use)
     at.check()
     await at.durable(at.host.committer.submit(change))
 
 
+def attempt_of(
+    at: SuperStep, key: str, attempt: int, error: bytes | None, started_at: int, use: Use = NO_USE
+) -> RecordAttempt:  # fmt: skip
+    """The change that puts a try on disk."""
+    claimed = at.claimed
+    ended_at = None if error is None else at.host.clock.wall_us()
+    return RecordAttempt(
+        claimed.run, claimed.fence, claimed.thread, at.number, key, attempt, error, started_at, ended_at, use.meters,
+        use.spent,
+    )  # fmt: skip
+
+
 async def _give_up(
-    at: SuperStep, step: Step[..., Any], key: str, digest: int, attempt: int, error: bytes, started_at: int
-) -> Any:
+    at: SuperStep, step: Step[..., Any], key: str, digest: int, attempt: int, error: bytes, started_at: int,
+    use: Use = NO_USE,
+) -> Any:  # fmt: skip
     """Record the step's final error and raise it as its replay will."""
-    batch = at.append(key, digest, attempt, error, failed=True, started_at=started_at)
+    batch = at.append(key, digest, attempt, error, failed=True, started_at=started_at, use=use)
     await settle(at, step, batch)
     raised = failure(error, run=at.claimed.run, key=key, attempts=attempt)
     emit("step.failed", run=run_id(at.claimed.run), key=key, attempts=attempt, error=str(raised))

@@ -1,4 +1,4 @@
-"""Strays: tasks and futures of a super-step that its code may not get to any more.
+"""Strays: tasks and futures of a super-step that its code may not get to any more, and bodies that are not to be any.
 
 What they end with concerns nobody: the super-step has its ending. Unseen it would be reported by the event loop as an
 exception that was never retrieved.
@@ -7,10 +7,13 @@ exception that was never retrieved.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.runtime.known import fed_by
 from perdure.runtime.stacks import stack
+
+if TYPE_CHECKING:
+    from perdure.runtime.superstep import SuperStep
 
 _stuck: set[asyncio.Future[Any]] = set()
 """Tasks that are left to themselves. The loop knows them only weakly; collected, they would end in the middle."""
@@ -27,6 +30,36 @@ def see(future: asyncio.Future[Any]) -> None:
     """Look at what a future has ended with."""
     if not future.cancelled():
         future.exception()
+
+
+async def seen_to_its_end(at: SuperStep, body: asyncio.Task[Any], put_off: list[tuple[Any, ...]]) -> None:
+    """Wait until a body has ended, whoever cancels the waiting; that is `put_off`, and to be made up for
+    (`make_up_for`) once what has come of it is filed. Only where the super-step is over is the body left; it is
+    cancelled, too, unless that sees it out."""
+    while not body.done():
+        try:
+            await asyncio.wait([body])
+        except asyncio.CancelledError as cancelled:
+            if at.ending is not None:
+                if not at.sees_out(body):
+                    body.cancel()
+                body.add_done_callback(see)
+                raise
+            put_off.append(cancelled.args)
+
+
+def make_up_for(at: SuperStep, put_off: list[tuple[Any, ...]]) -> None:
+    """Let come what was put off while a body was seen to its end, and where a replay has it. The interruption of the
+    whole run comes behind all that is on record, so at the next await. Any other one was there before the body's
+    record: it is raised here, and what was called has no result for its code."""
+    task = asyncio.current_task()
+    assert task is not None
+    whole = (str(at.interruption),) if at.interruption is not None else None
+    for words in put_off:
+        if words != whole:
+            raise asyncio.CancelledError(*words)
+        task.uncancel()
+        task.cancel(*words)
 
 
 def disown(task: asyncio.Future[Any]) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure.core.changes import Change, CommitOutcome
@@ -31,6 +31,7 @@ from perdure.core.keys import Scope, given
 from perdure.core.records import Checkpoint, Claimed, HeldReason
 from perdure.core.snapshot import spilled
 from perdure.errors import NotInRun, NotSerializable, StoreError, UsageError
+from perdure.runtime.bodies import Bodies
 from perdure.runtime.frames import AgentFrame, frame, install_task_factory
 from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
@@ -73,8 +74,18 @@ class SuperStep(Log):
         """What the ledger says of this super-step, as the claim found it."""
         self.used: dict[tuple[int, str], Step[..., Any]] = {}
         """The effects that the run's code has called, by super-step and key."""
+        self.dispatched: set[str] = set()
+        """The keys of those whose bodies have begun."""
         self.compensated = False
         """Something was undone here: what is on record does not hold any more."""
+        self.regrets = False
+        """Its code has called `compensate`, and that has not come to its end: what it began is to be seen through."""
+        self.bodies = Bodies()
+        """What its effects do at the moment."""
+        self._undoing: set[asyncio.Task[None]] = set()
+        """What its code undoes at the moment."""
+        self._taken = False
+        """The run is given back or lost, whatever its ending is: nothing is seen to its end any more."""
         self.pools = host.pools
         self.durability = durability or host.durability
         self.recovered = claimed.recoveries > 0 and number <= claimed.super_step + host.ahead_max
@@ -110,6 +121,7 @@ class SuperStep(Log):
             self.turns.deliver(self._deliver)
         try:
             await self._over
+            await self._ended_with(self._undoing)
         except asyncio.CancelledError:  # the process is going down
             self.close(Lost("the worker was closed"))
             raise
@@ -119,8 +131,44 @@ class SuperStep(Log):
         ending = self._end(_ending_of(task) if self.ending is None else self.ending)
         if not isinstance(ending, Parked):
             self.tasks.tell()
+        with self.bodies.seen_out():
+            if self._waits_for_bodies:
+                await self._ended_with(self.bodies.in_flight, over=True)
         await self.tasks.pause()
+        self.hears_late = False
         return ending
+
+    def sees_out(self, body: asyncio.Task[Any]) -> bool:
+        """Whether this goes on, though the super-step is over: an effect in flight, whose outcome is filed before the
+        end is; not where somebody else goes on with the run, or nothing of it can be filed."""
+        return body in self.bodies.in_flight and self._waits_for_bodies and not self._taken
+
+    @property
+    def _waits_for_bodies(self) -> bool:
+        match self.ending:
+            case Held(reason):
+                return reason is not HeldReason.REFUSED
+            case ending:
+                return isinstance(ending, Returned | Raised)
+
+    def undoes(self, undoing: asyncio.Task[None]) -> None:
+        """Its code undoes something: where that ends before this does, it is waited for."""
+        self._undoing.add(undoing)
+        undoing.add_done_callback(self._undoing.discard)
+
+    def not_done(self) -> list[str]:
+        """The keys of the effects that its code has called, and that were never dispatched."""
+        known = self.dispatched | self.effects.keys()
+        called = (key for number, key in self.used if number == self.number and key not in known)
+        return [key for key in called if self.journal.find(key) is None]
+
+    async def _ended_with(self, tasks: Collection[asyncio.Task[Any]], *, over: bool = False) -> None:
+        """Wait until these have ended; not where it is closed meanwhile, or, where it is over, given away."""
+        while tasks and not self._taken and (over or self.ending is None):
+            self._over = asyncio.get_running_loop().create_future()
+            for task in tuple(tasks):
+                task.add_done_callback(self._wake)
+            await self._over
 
     @property
     def unwinds(self) -> bool:
@@ -146,6 +194,7 @@ class SuperStep(Log):
     def close(self, ending: Ending) -> None:
         """End from outside: the first ending stands, and every task is told."""
         ends_here = self.ending is None
+        self._taken = self._taken or isinstance(ending, HandedBack | Lost)
         if isinstance(self._end(ending), Parked):
             if ends_here:  # else its code is cleaning up by now, and may wait in it
                 self.tasks.see()
@@ -214,7 +263,7 @@ class SuperStep(Log):
 
     def drain(self) -> None:
         """Hand back at the next checkpoint: now, if no body is in flight."""
-        if self.in_flight == 0 and self.tasks.root is not None:
+        if self.in_flight == 0 and self.tasks.root is not None and self.ending is None:
             self.close(HandedBack())
 
     # -- verbs -----------------------------------------------------------------------------------------------
@@ -251,6 +300,11 @@ class SuperStep(Log):
         if self.ending is not None:
             await self._refuse()
 
+    def enter_now(self) -> None:
+        """The same for a verb that does not wait."""
+        self._enter()
+        self.check()
+
     async def fresh(self) -> None:
         """What comes before anything that has no record: all that has one, and an interruption, if there is one."""
         if self.journal or "turns" in self.__dict__:
@@ -267,8 +321,7 @@ class SuperStep(Log):
         decode: Callable[[bytes], Any],
     ) -> Any:
         """A value made here and now, once: the recorded one on replay. For what needs no wait (`now`, `random`)."""
-        self._enter()
-        self.check()
+        self.enter_now()
         key = scope.key(name)
         record = self.journal.find(key)
         if record is not None:

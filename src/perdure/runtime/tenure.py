@@ -34,8 +34,10 @@ from perdure.runtime.ids import Ids
 from perdure.runtime.keeper import Keeper
 from perdure.runtime.patience import insist, outlast
 from perdure.runtime.reads import Reads
+from perdure.runtime.relay import Relay
 from perdure.runtime.service import first_of
 from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.sinks import Sink
 from perdure.runtime.starts import Starts
 from perdure.runtime.step import Durability
 from perdure.runtime.surroundings import SideLoop, Surroundings
@@ -56,10 +58,13 @@ class Tenure:
 
     def __init__(
         self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings, durability: Durability,
-        pools: Pools, surroundings: Surroundings, on_ended: Callable[[int], None],
+        pools: Pools, surroundings: Surroundings, on_ended: Callable[[int], None], sinks: Mapping[str, Sink],
+        billing: str | None,
     ) -> None:  # fmt: skip
         self.store = store
         self.agents = agents
+        self.sinks = sinks
+        self.billing = billing
         self.settings = settings
         self.deployment = settings.deployment
         self.durability = durability
@@ -94,7 +99,7 @@ class Tenure:
         self._keeper: SideLoop | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        self._hurry = asyncio.Event()
+        self.hurry = asyncio.Event()
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -117,12 +122,15 @@ class Tenure:
         self._keeper.start()
         self.claimer = Claimer(self)
         self.waker = Waker(self)
+        self.relay = Relay(self) if self.sinks else None
         self._services = [
             asyncio.create_task(self.committer.run(), name="perdure-committer"),
             asyncio.create_task(self.claimer.run(), name="perdure-claimer"),
             asyncio.create_task(self.starts.run(), name="perdure-child-starts"),
             asyncio.create_task(self.waker.run(), name="perdure-waker"),
         ]
+        if self.relay is not None:
+            self._services.append(asyncio.create_task(self.relay.run(), name="perdure-relay"))
         emit("worker.started", worker=worker_id(self.worker), name=self.settings.name, deployment=self.deployment)
 
     async def drain(self) -> None:
@@ -135,8 +143,10 @@ class Tenure:
         for execution in tuple(self.executions.values()):
             execution.drain()
         await self.claimer.stop()
+        delivered = asyncio.ensure_future(self._deliveries())
         await self._bodies()
         await self._code()
+        await delivered
         try:
             async with asyncio.timeout(HAND_BACK_S):
                 await self._empty.wait()
@@ -150,15 +160,20 @@ class Tenure:
 
     def hand_back(self) -> None:
         """Stop executing at once: cancel what is in flight and give every run back."""
-        self._hurry.set()
+        self.hurry.set()
         for execution in tuple(self.executions.values()):
             execution.close(HandedBack())
 
     async def _bodies(self) -> None:
         """Give bodies in flight their grace, unless somebody asks again."""
-        await first_of(self._empty, self._hurry, timeout_s=self.settings.grace_s)
+        await first_of(self._empty, self.hurry, timeout_s=self.settings.grace_s)
         if not self._empty.is_set():
             self.hand_back()
+
+    async def _deliveries(self) -> None:
+        """Give deliveries in flight their grace."""
+        if self.relay is not None:
+            await self.relay.drain()
 
     async def _code(self) -> None:
         """Let code that was told to end have the time that it is given. A run is given back after it, and the store is

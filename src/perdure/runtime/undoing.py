@@ -24,12 +24,14 @@ from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
 from perdure.runtime.callables import exited
-from perdure.runtime.dispatching import NOTE_CHARS, call_beside, seen_to_its_end
 from perdure.runtime.effect import KNOWN, Effect, effect_of
-from perdure.runtime.frames import StepFrame, outside
+from perdure.runtime.frames import StepFrame, agent_frame, outside
+from perdure.runtime.inquiry import NOTE_CHARS, call_beside
+from perdure.runtime.metering import file_beside
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.recording import NOTHING, Call
+from perdure.runtime.strays import make_up_for, seen_to_its_end
 from perdure.telemetry import emit
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 _HAPPENED: Final = UNDOABLE | {EffectState.UNDONE}
 
+PAGE: Final = 100
+"""Effects that are read at a time: a run has a handful."""
+
 TRIES: Final = Retry(attempts=UNDO_ATTEMPTS, delay_s=1.0, max_delay_s=30.0)
 """How an undo is tried, whatever it raises: it is all that is left to do."""
 
@@ -45,11 +50,26 @@ TRIES: Final = Retry(attempts=UNDO_ATTEMPTS, delay_s=1.0, max_delay_s=30.0)
 async def compensate() -> None:
     """Undo what this run has done so far: each effect that is done and has an `undo`, the last one first. What cannot
     be undone is left for a person (`perdure effects list --state undo_failed`)."""
+    at = agent_frame("compensate").super_step
+    at.regrets = True
     call = await Call.of("compensate", "compensate")
-    call.at.compensated = True
+    at.compensated = True
+    put_off: list[tuple[Any, ...]] = []
     if call.record is None:
-        await undo_all(call.at)
-        call.at.submit(call.result(NOTHING))
+        await _seen_through(at, put_off)
+        at.submit(call.result(NOTHING))
+    at.regrets = False
+    make_up_for(at, put_off)
+
+
+async def _seen_through(at: SuperStep, put_off: list[tuple[Any, ...]]) -> None:
+    """Undo in a task of its own: whoever cancels the code around it cancels that after it, and where the code ends
+    first, its super-step waits."""
+    with outside():
+        undoing = asyncio.get_running_loop().create_task(undo_all(at), name="perdure-compensate")
+    at.undoes(undoing)
+    await seen_to_its_end(at, undoing, put_off)
+    undoing.result()
 
 
 def may_undo() -> bool:
@@ -57,25 +77,32 @@ def may_undo() -> bool:
     return any(effect.plan.undo is not None for refs in KNOWN.values() for ref in refs if (effect := ref()) is not None)
 
 
-async def has_done(at: SuperStep) -> bool:
-    """Whether the run has done anything that can be undone, or was."""
-    return any(row.state in _HAPPENED for row in await _undoable(at))
+def has_done(rows: list[Row]) -> bool:
+    """Whether any of these has happened, whatever became of it afterwards."""
+    return any(row.state in _HAPPENED for row in rows)
 
 
-async def left_to_undo(at: SuperStep) -> list[Row]:
-    """The effects of the run whose undo is to run, the last one done first."""
-    found = [row for row in await _undoable(at) if _is_left(row)]
+def left_to_undo(rows: list[Row]) -> list[Row]:
+    """Those of these whose undo is to run, the last one done first."""
+    found = [row for row in rows if _is_left(row)]
     return sorted(found, key=lambda row: (row.super_step, row.settled_at or 0, row.id), reverse=True)
 
 
-async def _undoable(at: SuperStep) -> list[Row]:
+def begun_to_undo(rows: list[Row]) -> list[Row]:
+    """Those of these whose undo has begun, and not ended."""
+    return [row for row in rows if row.state is EffectState.UNDOING]
+
+
+async def undoable(at: SuperStep) -> list[Row]:
+    """The effects of the run that have an undo, as the ledger has them."""
     store = at.host.store
     found: list[Row] = []
-    where = EffectFilter(run=at.claimed.run, undoable=True)
-    while page := await patiently("undo", functools.partial(store.effects, where)):
-        found += page
+    where = EffectFilter(run=at.claimed.run, undoable=True, limit=PAGE)
+    while True:
+        found += (page := await patiently("undo", functools.partial(store.effects, where)))
+        if len(page) < where.limit:
+            return found
         where = replace(where, after=page[-1].id)
-    return found
 
 
 def _is_left(row: Row) -> bool:
@@ -84,11 +111,13 @@ def _is_left(row: Row) -> bool:
     return failed or row.state in (EffectState.DONE, EffectState.UNDOING)
 
 
-async def undo_all(at: SuperStep) -> None:
-    """Undo them one after the other."""
+async def undo_all(at: SuperStep, rows: list[Row] | None = None) -> None:
+    """Undo what the run has done, one after the other; `rows` are its effects, where they have just been read."""
     async with at.undo_lock:
-        await at.flushed()  # what was done last is in the ledger
-        for row in await left_to_undo(at):
+        if rows is None:
+            await at.flushed()  # what was done last is in the ledger
+            rows = await undoable(at)
+        for row in left_to_undo(rows):
             await _undo(at, row)
 
 
@@ -110,11 +139,12 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
     """One try, seen to its end as an effect is; None where it has gone through, else why it has not."""
     await at.admit()
     at.in_flight += 1
+    put_off: list[tuple[Any, ...]] = []
     try:
         await at.kept(at.submit(_intent(at, row, attempt)))
         with outside():
             body = asyncio.get_running_loop().create_task(_body(at, row, attempt), name=f"undo {row.key}")
-        await seen_to_its_end(at, body, [])
+        await seen_to_its_end(at, body, put_off)
         try:
             body.result()
         except Exception as error:  # the edge of user code: what it says is noted
@@ -127,29 +157,34 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
         return None
     finally:
         at.body_ended()
+        if at.ending is None:
+            make_up_for(at, put_off)
 
 
 async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     """Call the undo with the effect's result, and as many of its arguments as it takes."""
     effect = at.used.get((row.super_step, row.key)) or effect_of(row.code)
-    undo = None if effect is None or effect.plan is None else effect.plan.undo
+    undo = effect.undo if isinstance(effect, Effect) else None
     if not isinstance(effect, Effect) or undo is None:
         raise UsageError(
             f"this worker's code has no undo for {effect_id(row.id)} at {row.code}, or several different ones, and "
             "nobody knows which is this run's; declare the effect once, at the top of a module"
         )
     store, thread = at.host.store, row.thread
-    arguments = effect.signature.decode(await load_payload(store, thread, row.arguments))
+    arguments = effect.called_with(await load_payload(store, thread, row.arguments))
     assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
     result = effect.codec.decode(await load_payload(store, thread, row.outcome))
     args, kwargs = _fitting(undo, result, *arguments)
     here = StepFrame(at, f"undo:{row.name}", row.key, attempt, f"{row.idempotency_key}-undo")
+    began = at.host.clock.wall_us()
     await at.trusted()
     at.check()  # from here to the first line of the undo is one breath
     try:
         await call_beside(here, undo, args, kwargs, timeout_s=effect.settings.timeout_s)
     except SystemExit as error:
         raise exited(error) from error
+    finally:
+        file_beside(at, row.key, attempt, f"undo {row.super_step}", here.meters, began)
 
 
 def _fitting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random as random_module
 import uuid as uuid_module
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.core.codec import codec_for
+from perdure.core.durations import Duration, seconds
 from perdure.core.records import run_id
 from perdure.errors import NotInRun
-from perdure.runtime.frames import AgentFrame, agent_frame, frame
+from perdure.runtime.frames import AgentFrame, StepFrame, agent_frame, frame
+from perdure.runtime.threads import post
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,22 @@ def uuid4() -> uuid_module.UUID:
     at = agent_frame("uuid4")
     made: uuid_module.UUID = _recorded(at, "uuid4", uuid_module.uuid4, uuid_module.UUID)
     return made
+
+
+def extend_timeout(duration: Duration) -> None:
+    """In a step's body: let this try go on for so long from now, if its `timeout` would come before. For work that is
+    slow and knows that it is getting on."""
+    where = frame.get()
+    if not isinstance(where, StepFrame):
+        raise NotInRun("perdure.extend_timeout() was called outside of a step's body; call it where the time passes")
+    limit_s = seconds(duration)
+    loop = where.super_step.host.deadlines.loop
+    if where.deadline is None:
+        return
+    if asyncio._get_running_loop() is loop:
+        where.deadline.extend(limit_s)
+    else:  # a body in a thread
+        post(loop, where.deadline.extend, limit_s)
 
 
 def _recorded(at: AgentFrame, name: str, make: Any, type_: Any) -> Any:

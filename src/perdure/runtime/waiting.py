@@ -12,7 +12,8 @@ meanwhile, and then its code is unwound. A branch that agent code cancels withdr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -78,6 +79,8 @@ class Waiting:
         self._known = {wait.key: wait for wait in waits}
         """As the claim found them, until somebody comes to them."""
         self.pending: dict[str, Pending] = {}
+        self._followers: dict[str, list[Durable]] = {}
+        """Who waits for somebody else's wait to be over, by its key."""
         self.used = bool(waits)
         """Whether this super-step has rows to be deleted at its end."""
         self.came_s = float("-inf")
@@ -97,7 +100,8 @@ class Waiting:
     @property
     def futures(self) -> list[Durable]:
         """What tasks stand at now."""
-        return [each.future for each in self.pending.values() if each.future is not None]
+        standing = [each.future for each in self.pending.values() if each.future is not None]
+        return standing + [each for crowd in self._followers.values() for each in crowd if not each.done()]
 
     @property
     def timed(self) -> bool:
@@ -129,6 +133,28 @@ class Waiting:
             self.pending.pop(key, None)
             pending.future = None  # it holds what it raised, and that this frame
             del pending
+
+    @contextmanager
+    def leading(self, key: str) -> Iterator[None]:
+        """A block that waits under this key, also for those who `follow`: they go on when it has ended."""
+        self._followers[key] = []
+        try:
+            yield
+        finally:
+            for follower in self._followers.pop(key):
+                if not follower.done():
+                    follower.set_result(None)
+
+    def is_led(self, key: str) -> bool:
+        """Whether there is such a block."""
+        return key in self._followers
+
+    async def follow(self, key: str) -> None:
+        """Wait until that block has ended."""
+        follower = Durable()
+        self._followers[key].append(follower)
+        self._at.rest.look_soon()
+        await follower
 
     def _same(self, wait: Wait, asked: OpenWait) -> Wait:
         """The wait, if it is for what the code waits for now. A replay that comes to it with something else has

@@ -16,6 +16,7 @@ from perdure.runtime.agent import Agent
 from perdure.runtime.frames import install_task_factory
 from perdure.runtime.service import Backoff, first_of
 from perdure.runtime.settings import WorkerSettings
+from perdure.runtime.sinks import Sink, closed
 from perdure.runtime.step import Durability
 from perdure.runtime.surroundings import Surroundings
 from perdure.runtime.tenure import Tenure
@@ -28,7 +29,8 @@ class Worker:
     def __init__(
         self, store: Store, agents: Mapping[str, Agent[..., Any]], *, settings: WorkerSettings,
         durability: Durability = "async", surroundings: Surroundings | None = None,
-        on_ended: Callable[[int], None] = lambda run: None,
+        on_ended: Callable[[int], None] = lambda run: None, sinks: Mapping[str, Sink] | None = None,
+        billing: str | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._agents = agents
@@ -36,6 +38,8 @@ class Worker:
         self._durability = durability
         self._surroundings = surroundings or Surroundings()
         self._on_ended = on_ended
+        self._sinks = {} if sinks is None else sinks
+        self._billing = billing
         self._pools = self._surroundings.pools()
         self._stopping = asyncio.Event()
         self._began = asyncio.Event()
@@ -89,12 +93,17 @@ class Worker:
             await asyncio.shield(self._task)
         finally:
             self._pools.close()
+            await self._close_sinks()
+
+    async def _close_sinks(self) -> None:
+        for name, sink in self._sinks.items():
+            await closed(f"sink {name!r}", sink.close)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
             tenure = Tenure(
                 self._store, self._agents, settings=self._settings, durability=self._durability, pools=self._pools,
-                surroundings=self._surroundings, on_ended=self._on_ended,
+                surroundings=self._surroundings, on_ended=self._on_ended, sinks=self._sinks, billing=self._billing,
             )  # fmt: skip
             if not await self._begun(tenure):
                 return

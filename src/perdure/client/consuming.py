@@ -1,0 +1,166 @@
+"""Consuming: what comes from a source starts runs, or goes into mailboxes, once.
+
+The id by which a broker knows what it sends is the key of the start (or of the message), so what comes again finds
+what it has started. It is acknowledged when that is on disk, and not before: a process that dies in between gets it
+again. What cannot be taken, now or later, is rejected, for its broker to put aside; what cannot be taken now is tried
+again for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.digests import digest
+from perdure.core.limits import ID_CHARS_MAX
+from perdure.core.shown import shown
+from perdure.errors import MailboxFull, PerdureError, StoreError, ThreadBusy, UsageError
+from perdure.runtime.agent import Agent
+from perdure.runtime.service import Backoff, serve
+from perdure.runtime.settings import check_name
+from perdure.runtime.sinks import Incoming, Source, closed
+from perdure.telemetry import emit, logger
+
+if TYPE_CHECKING:
+    from perdure.app import App
+
+AWAY = (StoreError, ThreadBusy, MailboxFull)
+"""What passes: a store that is away, or does not take anything as it is; a thread or a mailbox that is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What is done with what a source gives."""
+
+    name: str
+    source: Source
+    start: Agent[..., Any] | None
+    send_to: Callable[[Incoming], str] | None
+    args: Callable[[Incoming], tuple[Any, ...]] | None
+    thread_id: Callable[[Incoming], str | None] | None
+    tenant: Callable[[Incoming], str | None] | None
+
+    def __post_init__(self) -> None:
+        if ":" in check_name("a source's name", self.name):
+            raise UsageError(f"a source's name has no colon, as {self.name!r} has: one stands between it and an id")
+        if not isinstance(self.source, Source):
+            raise UsageError(f"{self.source!r} is no perdure.Source; give one, or a subclass of your own")
+        if (self.start is None) == (self.send_to is None):
+            raise UsageError(
+                f"source {self.name!r} starts runs (start=agent) or sends messages (send_to=...): give one"
+            )
+        window: object = self.source.window
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise UsageError(f"window of source {self.name!r} is {shown(window)}; give a whole number from 1 on")
+        for what in ("send_to", "args", "thread_id", "tenant"):
+            given = getattr(self, what)
+            if given is not None and not callable(given):
+                raise UsageError(f"{what} of source {self.name!r} is {given!r}; give a function of what comes")
+        if self.send_to is not None and (self.args or self.thread_id or self.tenant):
+            raise UsageError(f"source {self.name!r} sends messages: args, thread_id and tenant are for starts")
+
+    async def take(self, app: App, item: Incoming) -> None:
+        """Put on disk what it means."""
+        key = self._key(item.id)
+        if self.send_to is not None:
+            await app.send(self.send_to(item), item.data, key=key)
+            return
+        assert self.start is not None
+        args = (item.data,) if self.args is None else self.args(item)
+        await app.start(
+            self.start, *args, key=key, if_busy="enqueue",
+            thread_id=None if self.thread_id is None else self.thread_id(item),
+            tenant=None if self.tenant is None else self.tenant(item),
+        )  # fmt: skip
+
+    def _key(self, id: object) -> str:
+        """What stands for this id in the store; a very long one is known by its digest."""
+        if not isinstance(id, str) or not id:
+            raise UsageError(f"source {self.name!r} gave something with the id {shown(id)}; an id is text, not empty")
+        key = f"{self.name}:{id}"
+        return key if len(key) <= ID_CHARS_MAX else f"{self.name}:{digest(id.encode()).hex()}"
+
+
+class Consumer:
+    """Takes what one source gives."""
+
+    def __init__(self, app: App, intake: Intake) -> None:
+        self._app = app
+        self._intake = intake
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(intake.source.window)
+
+    async def run(self) -> None:
+        """Take until cancelled. What is under way then is not acknowledged, and comes again."""
+        try:
+            await serve(f"source {self._intake.name}", self._tick)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await closed(f"source {self._intake.name!r}", self._intake.source.close)
+
+    async def _tick(self) -> float:
+        items = self._intake.source.receive()
+        try:
+            async for item in items:
+                given: object = item
+                if not isinstance(given, Incoming):
+                    gave = f"source {self._intake.name!r} gave {shown(given)}"
+                    raise UsageError(f"{gave}; a source gives perdure.Incoming(id, data, ...)")
+                await self._places.acquire()
+                task = asyncio.create_task(self._take(item), name=f"source {self._intake.name}")
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+        finally:
+            if isinstance(items, AsyncGenerator):  # it has a connection, which is not the collector's to close
+                await items.aclose()
+        return 0.1
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._places.release()
+
+    async def _take(self, item: Incoming) -> None:
+        backoff = Backoff(f"source {self._intake.name}")
+        while True:
+            try:
+                await self._intake.take(self._app, item)
+            except AWAY as error:
+                await asyncio.sleep(backoff.failed(error))
+            except (Exception, SystemExit) as error:  # the edge of user code: what it cannot take it never can
+                return await self._reject(item, error)
+            else:
+                backoff.succeeded()
+                return await self._answer(item.ack, item)
+
+    async def _reject(self, item: Incoming, error: BaseException) -> None:
+        emit("source.rejected", source=self._intake.name, id=item.id, error=f"{type(error).__name__}: {error}")
+        if not isinstance(error, PerdureError):
+            logger.error("source %s: the code for %s broke", self._intake.name, item.id, exc_info=error)
+        await self._answer(item.reject, item)
+
+    async def _answer(self, answer: Callable[[], Any], item: Incoming) -> None:
+        """Tell the broker. Where it does not hear, it sends the same again, and that is known by its id."""
+        try:
+            await answer()
+        except Exception as error:  # the edge of somebody else's client
+            emit("source.unheard", source=self._intake.name, id=item.id, error=f"{type(error).__name__}: {error}")
+
+
+@asynccontextmanager
+async def consuming(app: App) -> AsyncIterator[None]:
+    """Take what the app's sources give, inside the block."""
+    consumers = [
+        asyncio.create_task(Consumer(app, intake).run(), name=f"perdure-source-{intake.name}")
+        for intake in app.sources.values()
+    ]
+    try:
+        yield
+    finally:
+        for task in consumers:
+            task.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
