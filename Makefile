@@ -22,7 +22,7 @@ CHAOS ?=
 SEEDS ?= 500
 SEED ?=
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # What is begun here starts many processes, each of which would have to compile everything again.

@@ -1,0 +1,199 @@
+"""RabbitMQ, over aio-pika.
+
+A delivery is published as a persistent, mandatory message, and is delivered once the broker has confirmed it: it is in
+every queue that it was routed to, on disk if that queue is durable. One that no queue takes, or that a full queue
+refuses, raises. (RabbitMQ knows no duplicates: where a confirmation was lost, the same message is there twice, under
+the same message id.)
+
+A source takes messages of one queue, acknowledges each when it is told to, and rejects without putting back: the
+queue's dead-letter exchange has it then, if the queue has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+
+from perdure.core.durations import Duration
+from perdure.core.limits import DELIVERY_TIMEOUT_S
+from perdure.core.retry import Retry
+from perdure.errors import UsageError
+from perdure.integrations.contents import body, bounded, decoded
+from perdure.integrations.drivers import driver
+from perdure.integrations.inputs import checked_name, checked_url, one_try, tries, whole_number
+from perdure.runtime.sinks import DELIVERY_RETRY, Incoming, Outgoing, Sink, Source
+from perdure.telemetry import logger
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractMessage
+
+EXTRA: Final = "rabbitmq"
+WHAT: Final = "RabbitMQ"
+
+SCHEMES: Final = ("amqp", "amqps")
+
+SHORT_BYTES: Final = 255
+"""What a short string of AMQP holds: an id, and a name."""
+
+PREFETCH_MAX: Final = 65_535
+"""What AMQP can count."""
+
+CLOSE_S: Final = 1.0
+"""How long a broker may take to say good-bye."""
+
+PARTITION_HEADER: Final = "x-partition"
+
+
+class RabbitSink(Sink):
+    """Publishes each delivery to an exchange.
+
+    The default exchange, "", takes the queue's name as routing key. The message's id is the delivery's key (past 255
+    characters, its beginning and a digest), its header `x-partition` the partition.
+
+    Needs aio-pika: `pip install 'perdure[rabbitmq]'`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        exchange: str = "",
+        *,
+        routing_key: str = "",
+        timeout: Duration = DELIVERY_TIMEOUT_S,
+        retry: Retry | int = DELIVERY_RETRY,
+    ) -> None:
+        self._pika = driver("aio_pika", extra=EXTRA, what=WHAT)
+        if not exchange and not routing_key:
+            raise UsageError("The default exchange takes a queue's name as routing key; give RabbitSink one.")
+        self._url = _address(url)
+        self._exchange = checked_name(exchange, what="An exchange's name", bytes_max=SHORT_BYTES, empty=True)
+        self._routing_key = checked_name(routing_key, what="A routing key", bytes_max=SHORT_BYTES, empty=True)
+        self._opening = asyncio.Lock()
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self.retry, self.timeout_s = tries(retry), one_try(timeout)
+
+    async def deliver(self, item: Outgoing) -> None:
+        """Publish it, and wait until the broker has confirmed it. Raises what aio-pika raises: `PublishError` where
+        nothing took it, `DeliveryError` where a queue refused it."""
+        channel = await self._open()
+        if self._exchange:
+            exchange = await channel.get_exchange(self._exchange, ensure=False)
+        else:
+            exchange = channel.default_exchange
+        try:
+            await exchange.publish(self._message(item), self._routing_key, mandatory=True, timeout=self.timeout_s)
+        except (TimeoutError, asyncio.CancelledError):
+            # Who takes so long may have vanished; the next delivery goes over a new connection.
+            if self._channel is channel:
+                self._channel = None
+            raise
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await connection.close()
+
+    def _message(self, item: Outgoing) -> AbstractMessage:
+        message: AbstractMessage = self._pika.Message(
+            body(item),
+            content_type="application/json",
+            delivery_mode=self._pika.DeliveryMode.PERSISTENT,
+            message_id=bounded(item.key, chars=SHORT_BYTES),
+            timestamp=item.created_at,
+            headers={PARTITION_HEADER: item.partition},
+        )
+        return message
+
+    async def _open(self) -> AbstractChannel:
+        """The channel; a new one, on a new connection, if it is no longer open."""
+        async with self._opening:
+            if self._channel is None or self._channel.is_closed:
+                await self.close()
+                self._connection = await self._pika.connect(self._url, timeout=self.timeout_s)
+                self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+            return self._channel
+
+
+class RabbitSource(Source):
+    """Takes the messages of one queue, which must exist.
+
+    A message is known by its message id. One without cannot be told from a new one when it comes again, so it is
+    rejected, and logged, unless `identify` finds an id in it (a function of the driver's message; None finds none).
+
+    Needs aio-pika: `pip install 'perdure[rabbitmq]'`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        *,
+        prefetch: int = Source.window,
+        identify: Callable[[AbstractIncomingMessage], str | None] | None = None,
+    ) -> None:
+        self._pika = driver("aio_pika", extra=EXTRA, what=WHAT)
+        if identify is not None and not callable(identify):
+            raise UsageError("identify is a function of the driver's message, which finds its id.")
+        self._url = _address(url)
+        self._queue = checked_name(queue, what="A queue's name", bytes_max=SHORT_BYTES)
+        self._prefetch = self.window = whole_number(
+            prefetch, what="prefetch, of messages under way,", most=PREFETCH_MAX
+        )
+        self._identify = identify
+
+    async def receive(self) -> AsyncIterator[Incoming]:
+        """Its messages, oldest first. What is not acknowledged when this ends comes again; acknowledging it then
+        raises."""
+        async with await self._pika.connect(self._url) as connection:
+            channel: AbstractChannel = await connection.channel()
+            await channel.set_qos(prefetch_count=self._prefetch)
+            arrived = await _consumed(channel, self._queue)
+            while (message := await arrived.get()) is not None:
+                incoming = self._incoming(message)
+                if incoming is None:
+                    logger.warning("rejected a message without an id in the queue %s", self._queue)
+                    await message.reject(requeue=False)
+                else:
+                    yield incoming
+        raise ConnectionError(f"RabbitMQ no longer sends messages of the queue {self._queue}.")
+
+    def _incoming(self, message: AbstractIncomingMessage) -> Incoming | None:
+        id = message.message_id or (self._identify(message) if self._identify is not None else None)
+        if not id:
+            return None
+        return Incoming(
+            id=id,
+            data=decoded(message.body),
+            headers={name: _text(value) for name, value in message.headers.items()},
+            ack=message.ack,
+            reject=lambda: message.reject(requeue=False),
+        )
+
+
+async def _consumed(channel: AbstractChannel, name: str) -> asyncio.Queue[AbstractIncomingMessage | None]:
+    """What comes out of a queue, and None at its end: the channel is closed, or the broker no longer sends (the queue
+    was deleted, or has moved to another node), which the driver's own iterator does not notice."""
+    arrived: asyncio.Queue[AbstractIncomingMessage | None] = asyncio.Queue()  # as long as the prefetch count
+
+    def end(*_: object) -> None:
+        arrived.put_nowait(None)
+
+    queue = await channel.get_queue(name)
+    channel.close_callbacks.add(end)
+    (await channel.get_underlay_channel()).on_consumer_cancel_callbacks.add(end)
+    await queue.consume(arrived.put)
+    return arrived
+
+
+def _address(url: str) -> str:
+    return checked_url(url, SCHEMES, what="The URL of RabbitMQ", host=False)  # none is this machine
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
