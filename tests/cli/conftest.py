@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.root import cli
-from tests.cli import asked
+from tests.cli import asked, traded
 from tests.cli.asked import Asked
+from tests.cli.traded import Traded
 from tests.cli.world import build
 
 
@@ -71,5 +72,33 @@ def at_store(there: Asked, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setenv("PERDURE_STORE", there.url)
         return CliRunner().invoke(cli, arguments, prog_name="perdure", input=said)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def first_traded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Traded]:
+    """A file in which runs have handed things over and used something, made once."""
+    path = tmp_path_factory.mktemp("traded") / "traded.db"
+    return path, traded.build(path)
+
+
+@pytest.fixture
+def trade(first_traded: tuple[Path, Traded], tmp_path: Path) -> Traded:
+    """A copy of it, and what is in it."""
+    original, made = first_traded
+    path = tmp_path / "traded.db"
+    shutil.copy(original, path)
+    return msgspec.structs.replace(made, url=f"sqlite:///{path}")
+
+
+@pytest.fixture
+def at_trade(trade: Traded, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command on that store, 100 columns wide."""
+
+    def run(*arguments: str, columns: int = 100) -> Result:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("PERDURE_STORE", trade.url)
+        return CliRunner().invoke(cli, arguments, prog_name="perdure")
 
     return run

@@ -18,11 +18,14 @@ from rich.cells import cell_len
 from perdure import App
 from perdure.cli.exits import Exit
 from perdure.cli.root import cli
+from perdure.cli.verbs import shown_key
 from perdure.client.effects import EffectEventInfo, EffectInfo
 from perdure.core.codec import encode
 from perdure.core.effects import EffectState
 from perdure.core.errors import encode_error
-from perdure.core.records import run_id
+from perdure.core.failures import cancellation
+from perdure.core.keys import ask_place
+from perdure.core.records import RunState, run_id
 from perdure.testing.conformance.harness import Bench, Harness, end, fail, settle
 from tests.cli.conftest import Run
 from tests.runtime.desk import Desk
@@ -47,6 +50,8 @@ class Ledger(msgspec.Struct):
     """The run of that."""
     flying: str = ""
     """In flight."""
+    stopped: str = ""
+    """A run that was cancelled before it had done all."""
 
 
 async def make(url: str) -> Ledger:
@@ -67,6 +72,10 @@ async def make(url: str) -> Ledger:
         _, claimed, made.left = await badly_undone(desk, "five")
         made.undone = run_id(claimed.run)
         _, _, made.flying = await intended(desk, "six")
+        worker, claimed = await desk.bench.begin("seven", payload=encode([[], {}]))
+        stopped = cancellation("stop", not_done=["2/pay", "3/pay"])
+        await desk.bench.commit(worker, end(claimed, stopped, outcome=RunState.CANCELLED))
+        made.stopped = run_id(claimed.run)
     return made
 
 
@@ -240,7 +249,10 @@ def test_one_in_flight_is_nobodys_to_resolve(at_ledger: Run, ledger: Ledger) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--happened, --did-not-happen and --undone"),
+        ((), "--happened, --did-not-happen and --undone; none was given"),
+        (("--happened", "--did-not-happen"), "--happened and --did-not-happen were given"),
+        (("--did-not-happen", "--happened", "--result", "1"), "--happened and --did-not-happen were given"),
+        (("--did-not-happen", "--undone"), "--did-not-happen and --undone were given"),
         (("--undone", "--result", "1"), "goes with --happened"),
         (("--happened", "--result", "{"), "not JSON"),
         (("--happened", "--note", ""), "note"),
@@ -278,6 +290,14 @@ def test_a_runs_page_names_what_is_unknown_and_what_could_not_be_undone_in_a_lin
     assert document(at_ledger("runs", "show", "r2", "--json"))["effects"] == []
 
 
+def test_the_page_of_a_run_that_was_cancelled_lists_what_it_had_called_and_not_done(
+    at_ledger: Run, ledger: Ledger
+) -> None:
+    page = at_ledger("runs", "show", ledger.stopped).stdout
+
+    assert "cancelled: stop\nnot done: 2/pay, 3/pay\n" in page
+
+
 def test_a_runs_timeline_shows_the_question_about_an_effect_beside_its_key(at_ledger: Run, ledger: Ledger) -> None:
     page = at_ledger("runs", "show", ledger.waits).stdout
 
@@ -289,3 +309,7 @@ def test_doctor_counts_them(at_ledger: Run) -> None:
 
     assert "2 unknown effects: `perdure effects list --state unknown`" in page
     assert "1 failed undo: `perdure effects list --state undo_failed`" in page
+
+
+def test_a_question_that_was_asked_again_is_shown_beside_the_same_key() -> None:
+    assert [shown_key(ask_place("2/pay", 1, again)) for again in (0, 1, 12)] == ["2/pay?"] * 3

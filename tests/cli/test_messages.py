@@ -65,12 +65,27 @@ def test_a_message_is_sent_under_the_name_of_its_json_or_of_the_type_that_is_giv
     assert state == "queued", "who waited for an Order is woken"
 
 
+@pytest.mark.parametrize("label", [(), ("--label", "Order")])
+def test_a_message_with_a_key_arrives_once(at_store: Run, label: tuple[str, ...]) -> None:
+    def send(key: str) -> str:
+        result = at_store("messages", "send", "tea", '{"a": 1}', "--key", key, *label)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout
+
+    first, again, other = send("k1"), send("k1"), send("k2")
+
+    assert first == again == f"{first.split()[0]} has arrived in the mailbox of thread tea\n"
+    assert [row["id"] for row in mailbox(at_store, "tea")] == [first.split()[0], other.split()[0]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (("mail", "hello"), Exit.USAGE, "the message is not JSON"),
         (("mail",), Exit.USAGE, "neither is given"),
         (("mail", "1", "--label", ""), Exit.USAGE, "label"),
+        (("mail", "1", "--key", ""), Exit.USAGE, "key"),
+        (("mail", "1", "--key", "", "--label", "Order"), Exit.USAGE, "key"),
         (("nobody", "1"), Exit.NOT_FOUND, "perdure threads list"),
     ],
 )

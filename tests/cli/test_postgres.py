@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.root import cli
-from tests.cli import asked
+from tests.cli import asked, traded
 from tests.cli.world import make
 from tests.support import postgres
 
@@ -86,3 +86,25 @@ def test_questions_messages_and_waits_are_shown_and_ended() -> None:
     assert (page["state"], [child["run_id"] for child in page["children"]]) == ("queued", [there.child])
     assert cancelled["cancel"] is not None and forked["state"] == "queued"
     assert documents(fresh, "runs", "show", there.worker)["state"] == "cancelled"
+
+
+def test_the_outbox_usage_and_budgets_are_shown_and_changed() -> None:
+    fresh = postgres.shared().fresh_url()
+    there = asyncio.run(traded.make(fresh))
+
+    dead = documents(fresh, "deliveries", "list", "--state", "dead", "--tenant", "acme")
+    bill = documents(fresh, "deliveries", "show", there.bill)["payload"]
+    replayed = documents(fresh, "deliveries", "replay", "--all")
+    usage = documents(fresh, "usage", "--by", "tenant", "--name", "usd")
+    page = documents(fresh, "runs", "show", there.order)
+    raised = documents(fresh, "budgets", "set", "agent:research", "--steps", "9", "--by", "ann")
+    sent = [documents(fresh, "messages", "send", "topics", "1", "--key", "k")["id"] for _ in range(2)]
+
+    assert ([row["id"] for row in dead], replayed) == ([there.dead], {"replayed": 1})
+    assert bill["usage"] == {"tokens": "12000", "usd": "17.500000001"}
+    assert [(row["group"], row["quantity"]) for row in usage] == [("acme", "17.500000001")]
+    assert [row["state"] for row in page["deliveries"]] == ["delivered", "queued", "queued"]
+    assert (raised["limits"]["steps"], raised["reserved"]["steps"], raised["rev"]) == (9, 1, 2)
+    assert documents(fresh, "interrupts", "show", there.question)["state"] == "withdrawn"
+    assert documents(fresh, "runs", "show", there.asking)["state"] == "queued"
+    assert sent[0] == sent[1]

@@ -255,8 +255,28 @@ def test_a_deadline_is_so_long_from_now_or_a_time(run: Run) -> None:
 
     assert soon["deadline_at"] is not None and "deadline" in page and "in 1 h 59 min" in page
     assert then["deadline_at"] == "2099-12-01T08:00:00.000000Z"
-    for wrong, said in (("soon", "is not a deadline"), ("2099-12-01T09:00", "time zone"), ("2099-99-01", "no time")):
+    mistakes = {"soon": "'soon' is no time; give seconds", "2099-12-01T09:00": "time zone", "2099-99-01": "no time"}
+    for wrong, said in mistakes.items():
         result = run("start", "team_app:app", "tidy", "--deadline", wrong)
+        assert (result.exit_code, result.stdout) == (Exit.USAGE, "") and said in result.stderr
+
+
+def test_a_start_may_have_a_budget(run: Run) -> None:
+    words = ("--budget", "usd=5,tokens=100", "--budget", "steps=3, seconds=2m")
+    name = document(run, "start", "team_app:app", "tidy", *words)["run_id"]
+
+    budget = document(run, "budgets", "show", f"run:{name}")
+    assert budget["limits"] == {"usd": 5.0, "tokens": 100, "steps": 3, "seconds": 120.0}
+    mistakes = {
+        "5": "--budget '5' is no limit; give usd=5",
+        "eur=5": "(of usd, tokens, steps, seconds)",
+        "usd=much": "--budget usd 'much' is no number",
+        "usd=1,usd=2": "names usd twice",
+        "tokens=1.5": "--budget tokens '1.5' is no whole number",
+        "seconds=-1": "--budget seconds '-1' is no time",
+    }
+    for wrong, said in mistakes.items():
+        result = run("start", "team_app:app", "tidy", "--budget", wrong)
         assert (result.exit_code, result.stdout) == (Exit.USAGE, "") and said in result.stderr
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from perdure.cli import budget_words
 from perdure.cli.awaiting import Around
 from perdure.cli.reading import RunLog
-from perdure.cli.timeline import Forked, Handover, Parked, Try, timeline
+from perdure.cli.timeline import Forked, Handover, Parked, Timeline, Try, timeline
 from perdure.cli.timeline_words import span
-from perdure.cli.verbs import Verb, name_of, try_before, verb_of
-from perdure.core.records import Checkpoint, Interrupt, Kind, RunState
+from perdure.cli.verbs import Verb, for_budget, name_of, shown_key, try_before, verb_of
+from perdure.core.budgets import Amounts, BudgetRow, Limits
+from perdure.core.keys import ask_place, budget_place, place_beside, retry_place
+from perdure.core.records import Checkpoint, Interrupt, InterruptState, Kind, RunState, Wait, WaitKind
 from tests.cli.rows import NOW, SECOND, attempt, question, run, step, wait
 
 
@@ -217,6 +222,180 @@ def test_waits_that_came_together_show_no_time_of_their_own_but_the_first() -> N
     assert first.took == 61 * SECOND and [each.with_above for each in others] == [True, True]
 
 
+# -- parked because a budget was spent, of which no record is left ---------------------------------------------------
+
+
+def about_budget(number: int, at: int, rev: int = 1, budget: int = 7, **changes: Any) -> Interrupt:
+    """A question about budget 7, asked so many seconds after the run began: `book` was short of it."""
+    payload = msgspec.msgpack.encode(
+        {"budget": "run:r2", "step": "book", "limit": {"usd": 0.8}, "spent": {"usd": 0.85}, "wanted": {}}
+    )  # fmt: skip
+    fields = {"id": number, "name": "budget", "payload": payload, "created_at": NOW + at * SECOND}
+    return question(budget_place(budget, rev), **{**fields, **changes})
+
+
+def answered(number: int, at: int, after: int, **changes: Any) -> Interrupt:
+    return about_budget(
+        number, at, state=InterruptState.ANSWERED, answered_by="ann", answered_at=NOW + (at + after) * SECOND, **changes
+    )  # fmt: skip
+
+
+def booked(fence: int, at: int, key: str = "book") -> Checkpoint:
+    return step(key, seq=at, fence=fence, started_at=NOW + at * SECOND, ended_at=NOW + (at + 1) * SECOND)
+
+
+def set_budget(rev: int, at: int, by: str | None = "ann") -> BudgetRow:
+    none = Amounts()
+    return BudgetRow(7, "run:r2", Limits(usd=5), none, none, rev, NOW, NOW + at * SECOND, by)
+
+
+def parked_in(made: Timeline) -> list[tuple[int, int | None]]:
+    """From when to when, in seconds."""
+    lines = [line for each in made.super_steps for line in each.lines if isinstance(line, Parked)]
+    return [((row.from_at - NOW) // SECOND, row.until_at and (row.until_at - NOW) // SECOND) for row in lines]
+
+
+def test_a_run_that_waited_for_its_budget_shows_for_how_long() -> None:
+    log = [booked(1, 0, "plan"), booked(2, 61)]
+    asked = answered(1, 2, 58)
+
+    made = timeline(run(), log, [], questions=[asked])
+
+    assert made.super_steps[0].lines == (
+        log[0], asked, Parked(NOW + 2 * SECOND, NOW + 61 * SECOND, 5, for_budget=True), log[1],
+    )  # fmt: skip
+    assert not made.unsure
+
+
+def test_a_question_that_was_withdrawn_because_the_budget_was_set_is_a_parking_too() -> None:
+    withdrawn = about_budget(1, 2, state=InterruptState.WITHDRAWN)
+    log = [booked(1, 0, "plan"), booked(2, 61)]
+
+    made = timeline(run(), log, [], questions=[withdrawn], budgets={7: set_budget(2, 60)})
+
+    assert parked_in(made) == [(2, 61)]
+
+
+def test_a_question_after_another_shows_a_parking_for_each() -> None:
+    log = [booked(1, 0, "plan"), booked(3, 91)]
+
+    made = timeline(run(), log, [], questions=[answered(1, 2, 30), answered(2, 33, 57, rev=2)])
+
+    assert parked_in(made) == [(2, 33), (33, 91)]
+
+
+def test_a_try_that_failed_says_when_the_claim_after_the_parking_began() -> None:
+    log = [msgspec.structs.replace(booked(2, 80), attempt=2)]
+    tries = [attempt("book", fence=2, started_at=NOW + 61 * SECOND, ended_at=NOW + 62 * SECOND)]
+
+    assert parked_in(timeline(run(), log, tries, questions=[answered(1, 2, 58)])) == [(2, 61)]
+
+
+def test_a_question_that_was_answered_while_the_run_was_executed_is_no_parking() -> None:
+    """Another branch went on, and the step that had asked too; then the run was given back."""
+    went_on = [booked(1, 0, "plan"), booked(1, 30), booked(2, 61, "tidy")]
+    other_branch = [booked(1, 40, "plan"), booked(2, 61)]
+
+    for log in (went_on, other_branch):
+        made = timeline(run(), log, [], questions=[answered(1, 2, 8)])
+        assert parked_in(made) == [] and not made.unsure
+
+
+def test_a_death_beside_a_question_about_a_budget_is_a_take_over_and_nothing_untrue_is_said_of_parking() -> None:
+    log = [booked(1, 0, "plan"), booked(4, 91)]
+
+    made = timeline(run(), log, [], questions=[answered(1, 2, 30)])
+
+    assert [type(line) for line in made.super_steps[0].lines] == [Checkpoint, Interrupt, Handover, Checkpoint]
+    assert made.unsure
+
+
+def test_a_run_that_asks_again_at_once_shows_the_parking_before() -> None:
+    first, second = answered(1, 2, 30), about_budget(2, 33, 2)
+    waiting = run(state=RunState.WAITING, fence=2, started_at=NOW)
+    open_now = wait(second.key, WaitKind.ANSWER, target=2, opened_at=NOW + 33 * SECOND)
+
+    made = timeline(waiting, [booked(1, 0, "plan")], [], waits=[open_now], questions=[first, second])
+
+    assert parked_in(made) == [(2, 33), (33, None)]
+    assert [type(line) for line in made.super_steps[0].lines] == [Checkpoint, Interrupt, Parked, Wait, Parked]
+
+
+def test_a_run_that_goes_on_after_an_answer_shows_the_parking_until_then() -> None:
+    running = run(state=RunState.RUNNING, fence=2, worker=6, started_at=NOW)
+
+    def shown(asked: Interrupt) -> Timeline:
+        return timeline(running, [booked(1, 0, "plan")], [], questions=[asked])
+
+    assert parked_in(shown(answered(1, 2, 30))) == [(2, 32)]
+    withdrawn = shown(about_budget(1, 2, state=InterruptState.WITHDRAWN))
+    assert parked_in(withdrawn) == [] and withdrawn.unsure
+
+
+def test_a_run_that_was_cancelled_while_it_waited_for_its_budget_shows_the_parking_until_its_end() -> None:
+    """Somebody set the budget afterwards, which has nothing to do with it."""
+    cancelled = run(state=RunState.CANCELLED, cancel="enough", fence=2, started_at=NOW)
+    ended = step("", kind=Kind.ENDED, super_step=2, fence=2, ended_at=NOW + 60 * SECOND)
+    log = [step("", kind=Kind.BOUNDARY, fence=0), booked(1, 0, "plan"), ended]
+
+    made = timeline(
+        cancelled, log, [], questions=[about_budget(1, 2, state=InterruptState.WITHDRAWN)],
+        budgets={7: set_budget(2, 300)},
+    )  # fmt: skip
+
+    assert parked_in(made) == [(2, 60)] and not made.unsure
+
+
+def test_two_questions_at_once_are_one_parking_until_the_first_is_answered() -> None:
+    """The other one stays open meanwhile, and is the next parking."""
+    other = answered(2, 3, 88, budget=8, payload=msgspec.msgpack.encode({"budget": "agent:a", "step": "pay"}))
+    log = [booked(1, 0, "plan"), booked(2, 61), booked(3, 95, "pay")]
+
+    assert parked_in(timeline(run(), log, [], questions=[answered(1, 2, 58), other])) == [(3, 61), (62, 95)]
+
+
+# -- what a question about a budget says ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "book needs more usd: 0.85 of 0.8 spent (run:r2)"),
+        (
+            {"limit": {"usd": 1.0}, "spent": {"usd": 0.8}, "wanted": {"usd": 0.4}},
+            "book needs 0.4 usd: 0.8 of 1 spent (run:r2)",
+        ),
+        (
+            {"limit": {"usd": 1, "tokens": 9_000}, "spent": {"usd": 0, "tokens": 9_000}},
+            "book needs more tokens: 9,000 of 9,000 spent (run:r2)",
+        ),
+        (
+            {"limit": {"usd": 1, "steps": 2}, "spent": {"usd": 1, "steps": 2}},
+            "book needs more usd and steps: 1 of 1 and 2 of 2 spent (run:r2)",
+        ),
+        ({"step": "1/pay~3?"}, "1/pay? needs more usd: 0.85 of 0.8 spent (run:r2)"),
+        ({"limit": "much"}, None),
+        ({"budget": None, "limit": {}}, None),
+    ],
+)
+def test_a_question_about_a_budget_says_who_needs_what(asked: dict[str, Any], said: str | None) -> None:
+    payload = {"budget": "run:r2", "step": "book", "limit": {"usd": 0.8}, "spent": {"usd": 0.85}, "wanted": {}}
+
+    assert budget_words.need(payload | asked) == said
+
+
+@pytest.mark.parametrize(
+    ("rev", "by", "said"),
+    [(1, "ann", None), (2, "ann", "ann has set run:r2"), (2, None, "run:r2 was set"), (3, "bob", "run:r2 was set")],
+)
+def test_who_has_set_a_budget_is_told_where_its_row_says_so(rev: int, by: str | None, said: str | None) -> None:
+    withdrawn = about_budget(1, 2, state=InterruptState.WITHDRAWN)
+
+    assert budget_words.setting(withdrawn, {7: set_budget(rev, 60, by)}) == said
+    assert budget_words.setting(about_budget(1, 2), {7: set_budget(rev, 60, by)}) is None
+    assert budget_words.closed_at(withdrawn, {7: set_budget(rev, 60, by)}) == (NOW + 60 * SECOND if rev == 2 else None)
+
+
 # -- whose record it is ----------------------------------------------------------------------------------------------
 
 
@@ -255,3 +434,23 @@ def test_a_key_ends_in_a_name(key: str, name: str) -> None:
 def test_the_place_between_two_tries_names_the_step_and_the_try() -> None:
     assert try_before("1/fetch#2~3") == ("1/fetch#2", 3)
     assert try_before("fetch") is None and try_before("fetch~" + "1" * 40) is None
+
+
+def test_the_place_where_a_step_waits_for_its_budget_names_the_step() -> None:
+    assert for_budget(retry_place("1/fetch#2$", 3)) == "1/fetch#2"
+    assert for_budget(retry_place("fetch", 3)) is None and for_budget("fetch") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("1/pay#2", "1/pay#2"),
+        (ask_place("1/pay#2", 3), "1/pay#2?"),
+        (budget_place(42, 7), "budget?"),
+        (place_beside("pay", 1, "undo 2", 7), "pay (undo)"),
+        (place_beside("pay", 1, "verify 3", 7), "pay (verify)"),
+        (retry_place("fetch", 3), "fetch~3"),
+    ],
+)
+def test_a_place_beside_a_step_is_shown_by_the_step(key: str, shown: str) -> None:
+    assert shown_key(key) == shown

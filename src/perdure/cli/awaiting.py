@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from perdure.cli.verbs import name_of, try_before
+from perdure.cli import budget_words
+from perdure.cli.verbs import for_budget, name_of, try_before
 from perdure.core.display import render
 from perdure.core.limits import NEVER_US
 from perdure.core.records import Interrupt, Run, RunState, Wait, WaitKind, interrupt_id, run_id
@@ -46,6 +47,8 @@ def asked_text(asked: Interrupt | None) -> str:
     """The beginning of a question, as it stands behind its name; empty where it lies elsewhere, being large."""
     if asked is None or spilled(asked.payload) is not None:
         return ""
+    if (needs := budget_words.need(budget_words.payload_of(asked))) is not None:
+        return needs
     payload = render(asked.payload, QUESTION_CHARS)
     text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     line = " ".join(clean(text).split())
@@ -106,9 +109,11 @@ def _what(wait: Wait, around: Around, *, now_us: int = 0) -> str:
 
 
 def _timer(wait: Wait, *, now_us: int) -> str:
-    again = try_before(wait.key)
+    again, room = try_before(wait.key), for_budget(wait.key)
     plain = "the end of a time limit" if name_of(wait.key) == "timeout" else "its time"
     what = plain if again is None else f"another try of {clean(again[0])}"
+    if room is not None:
+        what = f"another look at the budget of {clean(room)}, whose rest is in flight"
     if wait.due_at is None or not now_us:
         return what
     return f"{what}, {away(wait.due_at, now_us=now_us)} ({moment(wait.due_at)})"
@@ -123,7 +128,10 @@ def _short(wait: Wait, around: Around, *, now_us: int) -> str:
         case WaitKind.TIMER:
             return "a time" if wait.due_at in (None, NEVER_US) else f"due {away(wait.due_at or 0, now_us=now_us)}"
         case WaitKind.ANSWER:
-            text = asked_text(around.questions.get(wait.target or 0))
+            asked = around.questions.get(wait.target or 0)
+            text = asked_text(asked)
+            if asked is not None and text and budget_words.about(asked) is not None:
+                return f"{interrupt_id(asked.id)}: {text}"
             return f"answer to {interrupt_id(wait.target or 0)}" + (f": {text}" if text else "")
         case WaitKind.MESSAGE:
             return f"message {'|'.join(clean(label) for label in wait.labels)}".rstrip()

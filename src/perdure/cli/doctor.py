@@ -31,6 +31,10 @@ NAMED_MAX = 5
 """Workers that a check names."""
 
 
+LANES_MAX = 100
+"""Lanes whose first deliveries are looked at."""
+
+
 class Check(NamedTuple):
     """One thing that was looked at."""
 
@@ -124,7 +128,7 @@ async def _open_checks(url: str) -> AsyncIterator[Check]:
         yield Check("store", True, f"{store.url} answers, opened in {(time.perf_counter() - began) * 1e3:.0f} ms")
         for check in await store.diagnose():
             yield Check(*check)
-        for found in [*await _silent_workers(store), *await _for_people(store)]:
+        for found in [*await _silent_workers(store), *await _overdue(store), *await _for_people(store)]:
             yield found
     finally:
         await store.close()
@@ -149,13 +153,40 @@ async def _silent_workers(store: Store) -> list[Check]:
     return [Check("workers", not held, f"{said}, and no other is alive; start one: `perdure worker MODULE:APP`")]
 
 
+async def _overdue(store: Store) -> list[Check]:
+    """Deliveries that nobody takes."""
+    from perdure.cli.worker_pages import is_anybody_alive
+    from perdure.client.deliveries import OVERDUE_US, due_since
+    from perdure.core.deliveries import DeliveryFilter, DeliveryState
+    from perdure.core.limits import LIST_ROWS_MAX
+    from perdure.terminal.text import clean, duration
+
+    now_us = await store.now_us()
+    rows = await store.deliveries(DeliveryFilter(state=DeliveryState.QUEUED, limit=LIST_ROWS_MAX))
+    may_be = [row for row in rows if row.ready and now_us - row.due_at > OVERDUE_US]
+    found = [(row.sink, await due_since(store, row)) for row in may_be[:LANES_MAX]]
+    late = [(sink, now_us - since) for sink, since in found if since is not None and now_us - since > OVERDUE_US]
+    if not late:
+        return []
+    sinks = list(dict.fromkeys(clean(sink) for sink, _ in late))
+    named = ", ".join(sinks[:NAMED_MAX]) + (" …" if len(sinks) > NAMED_MAX else "")
+    more = " or more" if len(may_be) > LANES_MAX or len(rows) >= LIST_ROWS_MAX else ""
+    count = f"{_counted(len(late), 'delivery')}{more}"
+    said = f"{count} due for more than a minute, the oldest for {duration(max(us for _, us in late))} (to {named})"
+    if not await is_anybody_alive(store):
+        return [Check("overdue", False, f"{said}: no worker is alive; start one: `perdure worker MODULE:APP`")]
+    shown = "`perdure deliveries list --state queued`"
+    start = "start one whose app has them: `perdure worker MODULE:APP`"
+    return [Check("overdue", False, f"{said}: no worker that is alive takes them ({shown}); {start}")]
+
+
 async def _for_people(store: Store) -> list[Check]:
     """What waits for a person to do something. That is nobody's fault, so it is well; but it should be seen."""
+    from perdure.core.deliveries import DeliveryFilter, DeliveryState
     from perdure.core.effects import EffectFilter, EffectState
     from perdure.core.limits import LIST_ROWS_MAX
     from perdure.core.records import RunState
     from perdure.core.requests import InterruptFilter, RunFilter
-    from perdure.terminal.text import count
 
     found = {
         ("questions", "open question", "perdure interrupts list"): len(
@@ -171,12 +202,21 @@ async def _for_people(store: Store) -> list[Check]:
         ("undos", "failed undo", "perdure effects list --state undo_failed"): len(
             await store.effects(EffectFilter(state=EffectState.UNDO_FAILED, limit=LIST_ROWS_MAX))
         ),
+        ("deliveries", "dead delivery", "perdure deliveries list --state dead"): len(
+            await store.deliveries(DeliveryFilter(state=DeliveryState.DEAD, limit=LIST_ROWS_MAX))
+        ),
     }
     return [
-        Check(what, True, f"{count(number, noun)}{' or more' if number >= LIST_ROWS_MAX else ''}: `{shown}`")
+        Check(what, True, f"{_counted(number, noun)}{' or more' if number >= LIST_ROWS_MAX else ''}: `{shown}`")
         for (what, noun, shown), number in found.items()
         if number
     ]
+
+
+def _counted(number: int, noun: str) -> str:
+    from perdure.terminal.text import count
+
+    return count(number, noun, noun.removesuffix("y") + "ies" if noun.endswith("y") else None)
 
 
 def _print(checks: list[Check]) -> None:

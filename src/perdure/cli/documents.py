@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.cli.delivery_documents import handed_document
 from perdure.cli.effect_documents import open_effect_document
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.reading import Mail, RunLog
 from perdure.cli.remedies import told
 from perdure.cli.timeline import SuperStep, Try
+from perdure.cli.usage_documents import usage_document
 from perdure.cli.verbs import Verb
 from perdure.cli.waiting_documents import asked_document, child_document, wait_document
 from perdure.cli.worker_pages import is_silent
+from perdure.client.usage import info
 from perdure.core.limits import NEVER_US
+from perdure.core.meters import UsageBy
 from perdure.core.records import Attempt, Checkpoint, ErrorInfo, Kind, Run, RunState, Thread, Worker, run_id, worker_id
 from perdure.runtime.info import agent_state
 from perdure.terminal.text import iso
@@ -83,6 +87,8 @@ def run_page_document(fact: Fact, log: RunLog, *, full: bool) -> Document:
         "questions": [asked_document(row) for row in log.questions.values()],
         "children": [child_document(child) for child in log.children.values()],
         "effects": [open_effect_document(row) for row in log.effects],
+        "deliveries": [handed_document(row) for row in log.deliveries],
+        "usage": [usage_document(info(UsageBy.RUN, row)) for row in log.usage],
         "workers": [_involved(log.workers[number], log) for number in sorted(involved) if number in log.workers],
     }
 

@@ -53,7 +53,10 @@ async def _list(url: str, where: dict[str, Any], *, limit: int, as_json: bool) -
 
     async with opened_app(url) as app:
         infos = await app.effects(**where, limit=limit)
-        now_us = await (await app._client()).store.now_us()
+        store = (await app._client()).store
+        if where["run_id"] is not None and not infos:
+            await find_run(store, where["run_id"])
+        now_us = await store.now_us()
     if as_json:
         print_json([effect_document(info) for info in infos])
     else:
@@ -85,31 +88,35 @@ async def _show(url: str, name: str, *, as_json: bool) -> None:
 
 @effects.command("resolve")
 @click.argument("effect")
-@click.option("--happened", "said", flag_value="happened", help="It happened, with the --result.")
-@click.option("--did-not-happen", "said", flag_value="did-not-happen", help="It did not, and never will.")
-@click.option("--undone", "said", flag_value="undone", help="Its undo failed, and somebody has undone it by hand.")
+@click.option("--happened", is_flag=True, help="It happened, with the --result.")
+@click.option("--did-not-happen", is_flag=True, help="It did not, and never will.")
+@click.option("--undone", is_flag=True, help="Its undo failed, and somebody has undone it by hand.")
 @click.option("--result", metavar="JSON", help="What it returned, with --happened; null if it is left out.")
 @click.option("--by", metavar="NAME", help="Who found out.  [your login name]")
 @click.option("--note", help="How, in a few words.")
 @store_option
 @json_option
 def resolve_effect(
-    *, store: str, effect: str, said: str | None, result: str | None, by: str | None, note: str | None, as_json: bool
+    *, store: str, effect: str, happened: bool, did_not_happen: bool, undone: bool, result: str | None, by: str | None,
+    note: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say what became of EFFECT, where nobody knows.
 
     Where its run has asked, that is the answer, and it goes on. Where its run has ended or is held, the ledger is told,
     and `perdure retry` or `perdure release` sends the run on with that. The same again changes nothing; where something
-    else is known by now, or a worker is at it, nothing is changed and the exit code is 4.
+    else is known by now, a worker is at it, or one that was taken over may still be (until its lease is over), nothing
+    is changed and the exit code is 4.
     """
-    if said is None:
-        raise UsageError("say one of --happened, --did-not-happen and --undone")
-    if result is not None and said != "happened":
-        raise UsageError(f"--result goes with --happened; with --{said} there is none")
+    flags = {"--happened": happened, "--did-not-happen": did_not_happen, "--undone": undone}
+    said = [flag for flag, given in flags.items() if given]
+    if len(said) != 1:
+        given = f"{' and '.join(said)} were given" if said else "none was given"
+        raise UsageError(f"say one of --happened, --did-not-happen and --undone; {given}")
+    if result is not None and not happened:
+        raise UsageError(f"--result goes with --happened; with {said[0]} there is none")
     value = None if result is None else parse_json_or_word("--result", result)[0]
-    happened = {"happened": True, "did-not-happen": False}.get(said)
-    words = {"happened": happened, "undone": said == "undone", "result": value, "by": by or login_name(), "note": note}
-    run_async(_resolve(store, effect, words, as_json=as_json))
+    words = {"happened": None if undone else happened, "undone": undone, "result": value, "note": note}
+    run_async(_resolve(store, effect, {**words, "by": by or login_name()}, as_json=as_json))
 
 
 async def _resolve(url: str, name: str, words: dict[str, Any], *, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from perdure.cli.budget_questions import asks_for_budget, print_choices
+from perdure.cli.budget_words import need, said
 from perdure.cli.paging import print_more
 from perdure.cli.remedies import command
 from perdure.cli.schema_words import example, in_words
@@ -58,6 +60,8 @@ def print_interrupts(page: Page, infos: Sequence[InterruptInfo], *, state: str |
 
 def head(info: InterruptInfo) -> str:
     """The beginning of a question, with its name where it was given one."""
+    if asks_for_budget(info) and (needs := need(info.payload)) is not None:
+        return needs
     text = info.payload if isinstance(info.payload, str) else json.dumps(jsonable(info.payload), ensure_ascii=False)
     named = "" if info.name == NAME_DEFAULT else f"{info.name}: "
     return (named + text)[:HEAD_CHARS]
@@ -77,11 +81,13 @@ def outcome(info: InterruptInfo, *, now_us: int) -> Text | Tail:
     if info.state is not InterruptState.ANSWERED:
         return state(info.state.value)
     who = f"{info.answered_by}: " if info.answered_by else ""
+    if asks_for_budget(info) and (words := said(info.answer)) is not None:
+        return Tail(who + words, "green", most=40)
     return Tail(who + json.dumps(jsonable(info.answer), ensure_ascii=False)[:HEAD_CHARS], "green", most=40)
 
 
-def print_interrupt(page: Page, info: InterruptInfo, *, now_us: int) -> None:
-    """One question."""
+def print_interrupt(page: Page, info: InterruptInfo, *, now_us: int, setting: str | None = None) -> None:
+    """One question; `setting`: who has set the budget that it was about."""
     page.say(Text(info.id, "bold"), "  ", Text(clean(info.name), "bold"), "  ", state(info.state.value))
     page.print(header(_header_rows(info, now_us=now_us)))
     page.say()
@@ -94,8 +100,8 @@ def print_interrupt(page: Page, info: InterruptInfo, *, now_us: int) -> None:
         page.print(Text.assemble((f"{page.marks.ok} answered ", "bold green"), _by_whom(info)), overflow="fold")
         print_value(page, info.answer)
     else:
-        page.print(Text(_closed(info), "bold"), overflow="fold")
-    if info.schema is not None:
+        page.print(Text(_closed(info, setting), "bold"), overflow="fold")
+    if info.schema is not None and not asks_for_budget(info):
         page.say()
         page.say(Text("schema of an answer", "bold"))
         print_value(page, info.schema)
@@ -123,6 +129,9 @@ def _header_rows(info: InterruptInfo, *, now_us: int) -> Iterator[tuple[str, str
 
 def _print_how(page: Page, info: InterruptInfo) -> None:
     """What to type."""
+    if asks_for_budget(info):
+        print_choices(page, info)
+        return
     page.print(Text.assemble(("an answer is ", "bold"), clean(in_words(info.schema))), overflow="fold")
     page.print(Text.assemble(("to answer: ", "bold"), command(answer_command(info))), overflow="fold")
 
@@ -149,10 +158,13 @@ def _by_whom(info: InterruptInfo) -> str:
     return f"{who} at {moment(us(info.answered_at))}, after {after}:"
 
 
-def _closed(info: InterruptInfo) -> str:
+def _closed(info: InterruptInfo, setting: str | None) -> str:
     if info.state is InterruptState.EXPIRED:
         return f"expired without an answer: {_ON_TIMEOUT.get(info.on_timeout, clean(info.on_timeout))}"
-    return "withdrawn: the branch that asked was cancelled, or its run has gone on or ended"
+    if setting is not None:
+        return f"withdrawn: {setting}"
+    or_set = ", or the budget was set" if asks_for_budget(info) else ""
+    return f"withdrawn: the branch that asked was cancelled, or its run has gone on or ended{or_set}"
 
 
 def print_value(page: Page, value: Any) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from perdure.cli.options import json_option, page_options, store_option, thread_option
 from perdure.cli.paging import is_more
-from perdure.cli.stores import opened_app, parse_run, run_async
+from perdure.cli.stores import find_run, opened_app, parse_run, run_async
 from perdure.core.records import InterruptState, run_id
+
+if TYPE_CHECKING:
+    from perdure.client.inbox import InterruptInfo
+    from perdure.store.protocol import Store
 
 ALL = "all"
 STATES = [*(state.value for state in InterruptState), ALL]
@@ -53,7 +58,10 @@ async def _list(
         )  # fmt: skip
         infos = await find(limit=limit, after=where["after"])
         more = await is_more(infos, limit, lambda info: find(limit=1, after=info.id))
-        now_us = await (await app._client()).store.now_us()
+        store = (await app._client()).store
+        if run is not None and not infos:
+            await find_run(store, run)
+        now_us = await store.now_us()
     if as_json:
         print_json([interrupt_document(info) for info in infos])
     else:
@@ -76,8 +84,22 @@ async def _show(url: str, name: str, *, as_json: bool) -> None:
 
     async with opened_app(url) as app:
         info = await app.interrupt_info(name)
+        store = (await app._client()).store
+        setting = await _setting(store, info) if info.state is InterruptState.WITHDRAWN else None
         now_us = await (await app._client()).store.now_us()
     if as_json:
         print_json(interrupt_document(info))
     else:
-        print_interrupt(Page(), info, now_us=now_us)
+        print_interrupt(Page(), info, now_us=now_us, setting=setting)
+
+
+async def _setting(store: Store, info: InterruptInfo) -> str | None:
+    """Who has set the budget that a question was about, where that is why it is withdrawn."""
+    from perdure.cli.budget_words import setting
+    from perdure.cli.reading import read_budgets
+    from perdure.core.records import parse_id
+
+    rows = await store.get_interrupts([parse_id("i", info.id) or 0])
+    budgets = await read_budgets(store, rows)
+    runs = await store.get_runs([row.run for row in rows]) if budgets else []
+    return setting(rows[0], budgets) if runs and runs[0].cancel is None else None

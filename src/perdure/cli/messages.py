@@ -28,10 +28,11 @@ def messages() -> None:
 @click.argument("message", metavar="JSON", required=False)
 @click.option("--file", metavar="FILE", help="The message is in this file; - is stdin.")
 @click.option("--label", metavar="TYPE", help="The type that receivers pick it by.  [dict, list, str, int, …]")
+@click.option("--key", help="The same key arrives once on this thread, however often it is sent.")
 @store_option
 @json_option
 def send_message(
-    *, store: str, thread: str, message: str | None, file: str | None, label: str | None, as_json: bool
+    *, store: str, thread: str, message: str | None, file: str | None, label: str | None, key: str | None, as_json: bool
 ) -> None:  # fmt: skip
     """Put a message into the mailbox of THREAD.
 
@@ -39,39 +40,36 @@ def send_message(
     type: --label Order. - reads it from stdin. A full mailbox exits with 4.
     """
     value = parse_json("the message", given_text("JSON", message, file))
-    run_async(_send(store, thread, value, label=label, as_json=as_json))
+    run_async(_send(store, thread, value, label=label, key=key, as_json=as_json))
 
 
-async def _send(url: str, thread: str, value: Any, *, label: str | None, as_json: bool) -> None:
+async def _send(url: str, thread: str, value: Any, *, label: str | None, key: str | None, as_json: bool) -> None:
     from perdure.terminal.page import print_json
 
     async with opened_app(url) as app:
         row = await find_thread(await _store(app), thread)
-        sent = await (app.send(thread, value) if label is None else _send_as(app, thread, value, label))
+        sent = await (app.send(thread, value, key=key) if label is None else _send_as(app, thread, value, label, key))
         head = row.head
     if as_json:
         print_json({"id": sent, "thread_id": thread})
         return
     nobody = "" if head is not None else "; nothing runs there now, so it waits for the next run to receive it"
-    click.echo(f"{sent} is in the mailbox of thread {clean(thread)}{nobody}")
+    arrived = "is in" if key is None else "has arrived in"
+    click.echo(f"{sent} {arrived} the mailbox of thread {clean(thread)}{nobody if key is None else ''}")
 
 
-async def _send_as(app: App, thread: str, value: Any, label: str) -> str:
+async def _send_as(app: App, thread: str, value: Any, label: str, key: str | None) -> str:
     """Send plain data under the name of a type, which only its receiver has."""
+    from perdure.client.mail import message_key, sent
     from perdure.core.labels import labels_of, message_bytes
-    from perdure.core.records import message_id
-    from perdure.core.requests import Bounce, NewMessage, NotSent
+    from perdure.core.requests import NewMessage
     from perdure.core.snapshot import spill
-    from perdure.runtime.mail import full, no_thread
 
     (name,) = labels_of(label)
+    known = message_key(key)
     payload, blobs = spill(message_bytes(value))
     client = await app._client()
-    message = NewMessage(await client.ids.take(1), thread, "", name, payload, blobs)
-    outcome = await client.send(message)
-    if isinstance(outcome, NotSent):
-        raise no_thread(thread) if outcome.why is Bounce.NO_THREAD else full(thread)
-    return message_id(message.id)
+    return await sent(client, NewMessage(await client.ids.take(1), thread, "", name, payload, blobs, known))
 
 
 @messages.command("list", short_help="List what waits in a mailbox, in order.")

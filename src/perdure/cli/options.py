@@ -39,13 +39,17 @@ def thread_option(what: str) -> Callable[[F], F]:
     )
 
 
-def page_options(noun: str) -> Callable[[F], F]:
-    """`--limit` and `--after`."""
+def page_options(noun: str, many: str | None = None) -> Callable[[F], F]:
+    """`--limit` and `--after`; `many` is the noun's plural, where that is not made with an s."""
 
     def wrap(function: F) -> F:
         after = click.option("--after", metavar=noun.upper(), help=f"Go on after this {noun}, the last of a page.")
         limit = click.option(
-            "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help=f"At most this many {noun}s."
+            "--limit",
+            type=click.IntRange(1, 1000),
+            default=20,
+            show_default=True,
+            help=f"At most this many {many or noun + 's'}.",
         )
         return limit(after(function))
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.cli.awaiting import Around
+from perdure.cli.budget_words import Budgets, about
 from perdure.cli.facts import Facts
 from perdure.cli.timeline import CLOCKS_US, Forked, Parked, Timeline, timeline
 from perdure.cli.verbs import Verb, is_result_of, started_by, verb_of
+from perdure.core.budgets import BudgetRow
+from perdure.core.deliveries import Delivery, DeliveryFilter
 from perdure.core.display import render, to_jsonable
 from perdure.core.effects import Effect, EffectFilter, EffectState
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.meters import UsageBy, UsageFilter, UsageRow
 from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Kind, Run, Thread, Worker, worker_id
 from perdure.core.requests import InterruptFilter, RunFilter
 from perdure.core.snapshot import spilled
@@ -47,6 +51,14 @@ class RunLog:
     effects: tuple[Effect, ...] = ()
     """What it did to the outside world that waits for a person: nobody knows whether it happened, or it could not be
     undone."""
+    deliveries: tuple[Delivery, ...] = ()
+    """What it has handed over, and its bills, oldest first: at most `LIST_ROWS_MAX` of them."""
+    usage: tuple[UsageRow, ...] = ()
+    """What it has used, by name."""
+    budgets: Budgets = field(default_factory=dict)
+    """What its questions about budgets were about, as that is now."""
+    cancelled: str | None = None
+    """Why its cancellation was requested, where it was."""
 
     def verb(self, row: Checkpoint) -> Verb:
         """What the record is of."""
@@ -126,12 +138,18 @@ async def read_run(store: Store, run: Run, *, facts: Facts, full: bool) -> RunLo
         holders[run.fence] = run.worker
     places = {(row.super_step, row.key): row for row in questions}
     waits = next((fact.waits for fact in facts.items if fact.run.id == run.id), ())
-    line = timeline(run, log, attempts, waits=waits, questions=questions, clocks_us=_clocks_us(store))
+    budgets = await read_budgets(store, questions)
+    line = timeline(
+        run, log, attempts, waits=waits, questions=questions, budgets=budgets, clocks_us=_clocks_us(store)
+    )  # fmt: skip
     children = {child.id: child for child in await read_children(store, run, log)}
-    effects = await read_open_effects(store, run)
     return RunLog(
-        line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around, facts.silent, effects
-    )
+        line, facts.workers, facts.now_us, loaded, holders, places, children, facts.around, facts.silent,
+        effects=await read_open_effects(store, run),
+        deliveries=tuple(await store.deliveries(DeliveryFilter(run=run.id, limit=LIST_ROWS_MAX))),
+        usage=tuple(await store.usage(UsageFilter(UsageBy.RUN, run=run.id))),
+        budgets=budgets, cancelled=run.cancel,
+    )  # fmt: skip
 
 
 async def read_open_effects(store: Store, run: Run) -> tuple[Effect, ...]:
@@ -157,6 +175,12 @@ async def read_questions(store: Store, run: Run) -> list[Interrupt]:
         if len(page) < LIST_ROWS_MAX:
             break
     return found
+
+
+async def read_budgets(store: Store, questions: Sequence[Interrupt]) -> dict[int, BudgetRow]:
+    """What these questions are about, as far as that is budgets."""
+    numbers = sorted({found[0] for row in questions if (found := about(row)) is not None})
+    return {row.id: row for row in (await store.get_budgets(numbers) if numbers else ())}
 
 
 async def read_children(store: Store, run: Run, log: Sequence[Checkpoint]) -> list[Run]:

@@ -19,7 +19,10 @@ from perdure.errors import UsageError
 
 DEFAULT_STORE: Final = "sqlite:///perdure.db"
 
-_LOOKING: Final = "runs|threads|interrupts|resume|effects|messages|cancel|fork|workers|retry|release|migrate|doctor"
+_LOOKING: Final = (
+    "runs|threads|interrupts|resume|effects|deliveries|usage|budgets|messages|cancel|fork|workers|retry|release|migrate"
+    "|doctor"
+)
 _RUNNING: Final = "worker|start"
 """Commands that name an app, and with it the app's own store."""
 

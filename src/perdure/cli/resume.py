@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 SHOWN_CHARS: Final = 200
 """Of an answer that is told."""
+
+SAID_CHARS: Final = 140
+"""Of what is wrong with an answer about a budget."""
 
 PLACEHOLDER: Final = "ANSWER"
 """What messages put in its place: whoever copies them has not answered yet."""
@@ -64,13 +68,15 @@ def login_name() -> str | None:
 
 
 async def _resume(url: str, what: str, text: str | None, *, by: str | None, digest: str | None, as_json: bool) -> None:
+    from perdure.cli.budget_questions import asks_for_budget
     from perdure.cli.waiting_documents import interrupt_document
     from perdure.terminal.page import print_json
 
     async with opened_app(url) as app:
         asked = await _asked(app, what)
         if text is None or text == PLACEHOLDER:
-            raise UsageError("say the answer in place of ANSWER, or give --file." + (_hint(asked, "") if asked else ""))
+            how = "" if asked is None else f" {_both(asked)}" if asks_for_budget(asked) else _hint(asked, "")
+            raise UsageError(f"say the answer in place of ANSWER, or give --file.{how}")
         value, is_word = _answer(text, asked)
         name = what if asked is None else asked.id
         try:
@@ -103,10 +109,13 @@ async def _asked(app: App, what: str) -> InterruptInfo | None:
 
 def _answer(text: str, asked: InterruptInfo | None) -> tuple[Any, bool]:
     """The answer, and whether it is a word that was taken as text."""
+    from perdure.cli.budget_questions import asks_for_budget
     from perdure.cli.schema_words import fits
 
     value, is_word = parse_json_or_word("ANSWER", text)
     if is_word and asked is not None and asked.state is InterruptState.OPEN and not fits(asked.schema, value):
+        if asks_for_budget(asked):
+            raise InvalidAnswer(f"ANSWER is JSON, which {clean(text)[:SAID_CHARS]} is not; {_both(asked)}")
         raise InvalidAnswer(f"ANSWER is JSON, which {clean(text)[:SHOWN_CHARS]} is not.{_hint(asked, text)}")
     return value, is_word
 
@@ -115,13 +124,28 @@ def _explained(
     error: InvalidAnswer, asked: InterruptInfo | None, text: str, *, is_word: bool
 ) -> InvalidAnswer:  # fmt: skip
     """The refusal, with what would have done."""
+    from perdure.cli.budget_questions import asks_for_budget
     from perdure.cli.schema_words import fits
 
     if asked is None:
         return error
+    if asks_for_budget(asked):
+        return InvalidAnswer(f"{_in_short(error)}; {_both(asked)}", **error.ids)
     quoted = shlex.quote(json.dumps(text, ensure_ascii=False))
     as_text = f" If a text is meant, quote it: {quoted}." if not is_word and fits(asked.schema, text) else ""
     return InvalidAnswer(f"{error}{as_text}{_hint(asked, text)}", **error.ids)
+
+
+def _both(asked: InterruptInfo) -> str:
+    """Where both answers to a question about a budget stand."""
+    return f"`perdure interrupts show {asked.id}` shows the two answers that it takes"
+
+
+def _in_short(error: InvalidAnswer) -> str:
+    """What is wrong with an answer, without whose it is and all that it could have been."""
+    text = re.sub(r"^question i\d+ of run r\d+ \(.*?\): ", "", str(error), flags=re.DOTALL)
+    said = text.partition(" Expected there: ")[0].removesuffix("The question stays open.").strip().rstrip(".")
+    return said if len(said) <= SAID_CHARS else said[: SAID_CHARS - 1] + "…"
 
 
 def _hint(asked: InterruptInfo, text: str) -> str:

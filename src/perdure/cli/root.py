@@ -34,6 +34,11 @@ COMMANDS: dict[str, Entry] = {
     "effects": Entry(
         "perdure.cli.effects:effects", "List what agents did to the outside world, and say what became of it."
     ),
+    "deliveries": Entry(
+        "perdure.cli.deliveries:deliveries", "List what runs have handed over to sinks, and send on what was given up."
+    ),
+    "usage": Entry("perdure.cli.usage:usage", "Sum what runs have used, by tenant, agent, run or day."),
+    "budgets": Entry("perdure.cli.budgets:budgets", "List what tenants, agents and runs may use, and set it."),
     "messages": Entry("perdure.cli.messages:messages", "Send messages to threads, and see what lies in mailboxes."),
     "cancel": Entry("perdure.cli.cancel:cancel", "Cancel RUN, and the runs that it has started."),
     "fork": Entry("perdure.cli.fork:fork", "Start a run on a new thread that goes on from a checkpoint of THREAD."),

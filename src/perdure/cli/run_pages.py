@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from perdure.cli.delivery_pages import outbox_rows
 from perdure.cli.effect_pages import print_open
 from perdure.cli.facts import Fact, Facts
 from perdure.cli.paging import print_more
@@ -14,8 +15,10 @@ from perdure.cli.reading import RunLog
 from perdure.cli.remedies import command, told
 from perdure.cli.timeline_page import print_timeline
 from perdure.cli.timeline_words import tally
+from perdure.cli.usage_pages import usage_rows
 from perdure.cli.worker_pages import standing
 from perdure.core.effects import EffectState
+from perdure.core.failures import not_done
 from perdure.core.records import Run, RunState, Worker, run_id, worker_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.starting import CHILD_KEY
@@ -124,6 +127,7 @@ def print_header(page: Page, fact: Fact, log: RunLog, *, now_us: int) -> None:
         Text(run_id(run.id), style="bold"), "  ", Text(clean(run.agent), style="bold"), "  ", state(run.state.value)
     )
     rows = [*_header_rows(fact, now_us=now_us), *_time_rows(page, fact, log), *_worker_rows(fact, log)]
+    rows += [*outbox_rows(log.deliveries), *usage_rows(log.usage)]
     page.print(header(rows))
 
 
@@ -173,6 +177,8 @@ def _time_rows(page: Page, fact: Fact, log: RunLog) -> Iterator[tuple[str, str |
     spans = [(line.from_at, ended if line.until_at is None else line.until_at) for line in stretches]
     parked = sum(max(end - start, 0) for start, end in spans)
     said = f"{duration(parked)} parked, {duration(max(ended - began - parked, 0))} not"
+    if log.line.unsure:
+        said = f"parked for {duration(parked)} at least; for how long it waited for its budget is not known"
     yield "time", Text.assemble((strip(spans, began, ended, marks=page.marks), "magenta"), f"  {said}")
 
 
@@ -241,6 +247,8 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
     if run.state is RunState.CANCELLED:
         said = fact.error.message if fact.error is not None and not full else reason_of(fact)
         page.print(Text.assemble((f"{page.marks.bad} cancelled: ", "bold"), clean_block(said)), overflow="fold")
+        if (left := not_done(fact.error)) is not None:
+            page.print(Text.assemble(("not done: ", "bold"), clean_block(left)), overflow="fold")
         if full and fact.error is not None:
             page.print(Text(clean_block(fact.error.traceback), overflow="fold"))
         _print_how(page, fact, log, "to send it on, after what it has recorded, its clean-up included: ")

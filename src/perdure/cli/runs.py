@@ -65,6 +65,8 @@ async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
 
     async with opened(url) as store:
         rows = await store.list_runs(where)
+        if where.parent is not None and not rows:
+            await find_run(store, run_id(where.parent))
         facts = await gather_facts(store, rows)
         more = await is_more(rows, where.limit, lambda row: store.list_runs(replace(where, limit=1, after=row.id)))
     if as_json:

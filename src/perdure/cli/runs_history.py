@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from perdure.cli.amounts import duration
 from perdure.cli.exits import Exit, failure
 from perdure.cli.options import json_option, store_option
 from perdure.cli.stores import find_run, opened, run_async
 from perdure.cli.target import load_app
-from perdure.core.durations import seconds
 from perdure.errors import PerdureError, UsageError
 from perdure.terminal.text import clean_block, count
 
@@ -74,7 +74,7 @@ def replay_runs(*, files: tuple[str, ...], target: str, strict: bool, timeout: s
     No step's body is executed, no store is opened, and no time passes. Exits with 1 if this code would hold or fail a
     run like one of these; with 2 or more if a file cannot be replayed.
     """
-    outcomes = run_async(_replay(files, target, seconds(_number(timeout), what="a time")))
+    outcomes = run_async(_replay(files, target, duration("--timeout", timeout)))
     documents = []
     for path, outcome in zip(files, outcomes, strict=True):
         if isinstance(outcome, PerdureError):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.amounts import budget_of, duration
 from perdure.cli.options import app_store_option, json_option
 from perdure.cli.remedies import look_at, told
 from perdure.cli.stores import find_run, run_async
 from perdure.cli.target import load_app
-from perdure.core.durations import seconds
 from perdure.errors import RunEnded, RunHeld, ThreadBusy, UsageError
 from perdure.terminal.text import clean
 
@@ -45,6 +45,8 @@ PATIENCE_S = 3.0
 @click.option("--priority", type=int, default=0, help="Higher is claimed first.  [0]")
 @click.option("--delay", metavar="TIME", default="0s", help="Not before then, such as 90s or 2h.")
 @click.option("--deadline", metavar="TIME", help="It fails if it has not ended by then: 2h, or 2026-12-01T09:00+01:00.")
+@click.option("--budget", multiple=True, metavar="UNIT=LIMIT",
+              help="What it may use: usd=5, or usd=5,tokens=1000,steps=20,seconds=2h.")  # fmt: skip
 @click.option("--tenant", help="Whose run it is.")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by; give it again for several.")
 @click.option("--wait", is_flag=True, help="Wait for its end and print its result.")
@@ -70,19 +72,20 @@ def start(
     if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
     options["deadline"] = deadline_of(options["deadline"])
-    check_times(options["delay"], options["deadline"])
+    options["budget"] = budget_of("--budget", options["budget"])
+    options["delay"] = delay_before(options["deadline"], options["delay"])
     values, named = typed(app.find_agent(agent).signature, given, named)
     run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))
 
 
-def deadline_of(text: str | None) -> str | datetime | None:
+def deadline_of(text: str | None) -> float | datetime | None:
     """A deadline as it was given: so long from now, or a time with its offset."""
     if text is None or not text[:4].isdecimal() or text[4:5] != "-":
-        return text
+        return None if text is None else duration("--deadline", text)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"--deadline {text!r} is no time: {error}; it looks like 2026-12-01T09:00+01:00") from None
+    except ValueError:
+        raise UsageError(f"--deadline {text!r} is no time; it looks like 2026-12-01T09:00+01:00") from None
     if moment.utcoffset() is None:
         raise UsageError(
             f"--deadline {text} does not say in which time zone; give the offset too, as {text}+01:00 does"
@@ -90,19 +93,18 @@ def deadline_of(text: str | None) -> str | datetime | None:
     return moment
 
 
-def check_times(delay: str, deadline: str | datetime | None) -> None:
-    """Refuse a run that may not begin before its deadline has come: it could only fail."""
+def delay_before(deadline: float | datetime | None, delay: str) -> float:
+    """The delay, in seconds. Refuses a run that may not begin before its deadline has come: it could only fail."""
+    wait = duration("--delay", delay)
     if deadline is None:
-        return
-    if isinstance(deadline, datetime):
-        left = (deadline - datetime.now(UTC)).total_seconds()
-    else:
-        left = seconds(deadline, what="a deadline")
-    if (wait := seconds(delay)) and left <= wait:
+        return wait
+    left = (deadline - datetime.now(UTC)).total_seconds() if isinstance(deadline, datetime) else deadline
+    if wait and left <= wait:
         raise UsageError(
             f"--deadline comes before --delay {delay} is over: the run could only fail; give it a later deadline or a "
             "shorter delay"
         )
+    return wait
 
 
 def question_met(error: ThreadBusy) -> ThreadBusy:

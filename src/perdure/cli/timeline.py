@@ -5,7 +5,9 @@ before it. Where the claim changed (the fence moved), a `Handover` stands betwee
 where it happened; tries that the earlier claim left behind stand before it. Where the run was parked, a `Parked` stands
 there instead: a parking is not recorded, but it shows. The store let go of the run without raising its fence, so the
 next claim's is one higher, and the first thing that claim has recorded is what was waited for (or what a cancelled run
-did to clean up). What the run waits for now stands at the end, and what a fork has taken over at the beginning.
+did to clean up). A question about a budget leaves no record: there the question says when it was asked, and the first
+thing that the next claim has begun when it was over. What the run waits for now stands at the end, and what a fork has
+taken over at the beginning.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from perdure.cli.budget_stops import BudgetStops
+from perdure.cli.budget_words import Budgets, about
 from perdure.cli.verbs import WAITS, verb_of
 from perdure.core.records import Attempt, Checkpoint, Interrupt, Kind, Run, RunState, Wait
+from perdure.core.states import TERMINAL
 
 Row = TypeVar("Row", Checkpoint, Attempt, Interrupt, Wait)
 
@@ -53,7 +58,9 @@ class Parked:
     until_at: int | None
     """None while it is."""
     worker: int | None
-    """Who went on with it."""
+    """Who went on with it, where that is known."""
+    for_budget: bool = False
+    """There is no record of what it waited for: it asked whether its budget is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class Timeline:
 
     super_steps: tuple[SuperStep, ...]
     ended: Checkpoint | None
+    unsure: bool = False
+    """It may have been parked for a budget at times that nobody knows."""
 
 
 def timeline(
@@ -93,9 +102,11 @@ def timeline(
     *,
     waits: Sequence[Wait] = (),
     questions: Sequence[Interrupt] = (),
+    budgets: Budgets | None = None,
     clocks_us: int = CLOCKS_US,
 ) -> Timeline:
-    """Order a run's log for reading. `clocks_us`: how much the clocks of its workers and of the store may differ."""
+    """Order a run's log for reading. `budgets`: those that its questions are about. `clocks_us`: how much the clocks of
+    its workers and of the store may differ."""
     ended = next((row for row in log if row.kind is Kind.ENDED), None)
     boundaries = {row.super_step: row for row in log if row.kind is Kind.BOUNDARY}
     recorded = [row for row in log if row.kind is Kind.STEP]
@@ -103,19 +114,21 @@ def timeline(
     asked, open_now = _grouped(questions), _grouped(waits)
     made: list[SuperStep] = []
     owner: Checkpoint | None = None
-    first = min(boundaries, default=1)
+    first, unsure = min(boundaries, default=1), False
+    budgets = budgets if budgets and run.cancel is None else {}  # that withdraws questions too, and nobody knows when
     for number in sorted(boundaries.keys() | steps.keys() | tries.keys() | open_now.keys()):
         boundary = boundaries.get(number)
         if boundary is not None and boundary.fence == (1 if owner is None else owner.fence):
             owner = boundary  # the first one, under fence 0, was filed by whoever started the run
-        told = _Told(run, tries.get(number, []), asked.get(number, []), owner, clocks_us)
+        told = _Told(run, tries.get(number, []), asked.get(number, []), owner, clocks_us, budgets, number)
         lines: list[Line] = [Forked(0, number)] if number == first > 1 and not _takes(told, steps, number) else []
         lines += list(told.lines(steps.get(number, []), open_now.get(number, [])))
         owner = told.owner
+        unsure = unsure or told.unsure
         if ended is not None and number == ended.super_step - 1:
             lines += told.end(ended)
         made.append(SuperStep(number, boundary, tuple(lines)))
-    return Timeline(tuple(made), ended)
+    return Timeline(tuple(made), ended, unsure)
 
 
 def _takes(told: _Told, steps: dict[int, list[Checkpoint]], number: int) -> bool:
@@ -142,12 +155,19 @@ class _Told:
     """Tells one super-step; `owner` is what was recorded before."""
 
     def __init__(self, run: Run, tries: list[Attempt], asked: Sequence[Interrupt], owner: Checkpoint | None,
-                 clocks_us: int = CLOCKS_US) -> None:  # fmt: skip
+                 clocks_us: int, budgets: Budgets, number: int) -> None:  # fmt: skip
+        self._is_last = number == run.super_step
         self._clocks_us = clocks_us
+        self._stops = BudgetStops(asked, budgets, clocks_us)
+        self.unsure = False
         self.owner = owner
         self._run = run
         self._tries = tries
         self._asked = {row.key: row for row in asked}
+        self._of_budgets = [row for row in asked if about(row) is not None]
+        self._done: set[str] = set()
+        """The steps that are recorded so far, and when the last thing was done, whether that is recorded or failed."""
+        self._worked_at = 0
         self._failed_at: dict[str, int] = {}
         """When the last try of each step failed."""
         self._at = 0
@@ -160,20 +180,22 @@ class _Told:
         if taken:
             yield Forked(len(taken), taken[0].super_step)
         own = sorted((row for row in recorded if not self.is_taken(row)), key=lambda row: (row.fence, row.seq))
-        left = self._asked.keys() - {row.key for row in recorded} - {wait.key for wait in waits}
-        unanswered = sorted((self._asked[key] for key in left), key=lambda row: row.id)
+        unanswered = self._unanswered(recorded, waits)
         for step in own:
             if self._fence_before() != step.fence:
                 yield from self._take([row for row in self._tries if row.fence < step.fence])
-                while unanswered and unanswered[0].created_at <= step.ended_at:
-                    yield self._seen(unanswered.pop(0))
-                yield from self._between(step, until_at=step.ended_at if self._is_wait(step) else step.started_at)
+                begun = self._begun(step.fence, own)
+                before = list(_until(unanswered, step.ended_at, begun))
+                stops = self._stops_before(step, begun)
+                yield from self._asked_and_parked(before, stops)
+                yield from self._between(step, begun if stops else None)
             self.owner = step
+            self._done.add(step.key)
+            self._worked_at = max(self._worked_at, step.ended_at)
             self._at = max(self._at, step.ended_at)
             yield from self._take([row for row in self._tries if row.key == step.key])
             yield step
-        yield from self._take(list(self._tries))
-        yield from (self._seen(row) for row in unanswered)
+        yield from self._rest(unanswered, waits)
         yield from waits
         if waits and self._run.state in (RunState.WAITING, RunState.QUEUED):  # or woken, and not taken up yet
             yield Parked(max([self._last_at(), *(wait.opened_at for wait in waits)]), None, None)
@@ -182,11 +204,70 @@ class _Told:
         """What stands between the last claim that recorded something and the one that ended the run."""
         if ended.worker and self._fence_before() == ended.fence - 1:
             yield Parked(self._last_at(), ended.ended_at, ended.worker)
+        elif self._fence_before() < ended.fence:
+            self._note_unsure(ended.ended_at)
 
-    def _between(self, step: Checkpoint, *, until_at: int) -> Iterator[Line]:
-        """What stands between two claims."""
-        if self._fence_before() == step.fence - 1 and (self._has_waited(step) or self._run.cancel is not None):
-            yield Parked(self._last_at(), until_at, step.worker)
+    def _unanswered(self, recorded: Sequence[Checkpoint], waits: Sequence[Wait]) -> list[Interrupt]:
+        """The questions of which neither a record nor a wait is left, oldest first: all about budgets, too, that are
+        over, of which one place may have had several."""
+        left = self._asked.keys() - {row.key for row in recorded} - {wait.key for wait in waits}
+        targets = {wait.target for wait in waits}
+        others = [row for key, row in self._asked.items() if key in left and about(row) is None]
+        return sorted(
+            [*others, *(row for row in self._of_budgets if row.id not in targets)], key=lambda row: row.id
+        )  # fmt: skip
+
+    def _begun(self, fence: int, own: Sequence[Checkpoint]) -> int | None:
+        """When the claim with this fence began the first thing that is known; None for none."""
+        starts = [row.started_at for row in own if row.fence == fence]
+        return min([*starts, *(row.started_at for row in self._tries if row.fence == fence)], default=None)
+
+    def _stops_before(self, step: Checkpoint, begun: int | None) -> list[Interrupt]:
+        """The questions about budgets for which the run was parked before the claim that recorded this."""
+        claims = step.fence - self._fence_before()
+        if claims == 1 and self._has_waited(step):
+            return []
+        stops = self._stops.between(claims=claims, worked_at=self._worked_at, begun=begun, done=self._done)
+        if not stops:
+            self._note_unsure(begun)
+        return stops
+
+    def _note_unsure(self, begun: int | None) -> None:
+        self.unsure = self.unsure or self._stops.is_left(worked_at=self._worked_at, begun=begun, done=self._done)
+
+    def _asked_and_parked(self, asked: Iterable[Interrupt], stops: Sequence[Interrupt]) -> Iterator[Line]:
+        """Questions that have no record, and the parkings for them, but for the last."""
+        for row in asked:
+            yield self._seen(row)
+            if row in stops[:-1]:
+                yield Parked(self._last_at(), stops[stops.index(row) + 1].created_at, None, for_budget=True)
+
+    def _rest(self, unanswered: Sequence[Interrupt], waits: Sequence[Wait]) -> Iterator[Line]:
+        """What stands behind the last record."""
+        run = self._run
+        stops: list[Interrupt] = []
+        claims, begun = run.fence - self._fence_before(), self._begun(run.fence, ())
+        if self._is_last and run.state not in TERMINAL and claims > 0:
+            stops = self._stops.between(claims=claims, worked_at=self._worked_at, begun=begun, done=self._done)
+            yield from self._take([row for row in self._tries if row.fence < run.fence])
+        yield from self._asked_and_parked(unanswered, stops)
+        if stops:
+            after = [wait.opened_at for wait in waits if wait.opened_at > stops[-1].created_at]
+            until = min([*after, *([] if begun is None else [begun])], default=self._stops.until(stops[-1]))
+            self.unsure = self.unsure or until is None
+            if until is not None:
+                yield Parked(min(self._last_at(), until), until, run.worker, for_budget=True)
+        elif claims > 0 and run.state not in TERMINAL:
+            self._note_unsure(begun)
+        yield from self._take(list(self._tries))
+
+    def _between(self, step: Checkpoint, begun: int | None) -> Iterator[Line]:
+        """What stands between two claims; `begun`: when the later one began something, if the run was parked for its
+        budget before."""
+        if begun is not None:
+            yield Parked(min(self._last_at(), begun), begun, step.worker, for_budget=True)
+        elif self._fence_before() == step.fence - 1 and (self._has_waited(step) or self._run.cancel is not None):
+            yield Parked(self._last_at(), step.ended_at if self._is_wait(step) else step.started_at, step.worker)
         elif self.owner is not None:
             yield Handover(self.owner.worker, self.owner.fence, step.worker, step.fence)
 
@@ -226,9 +307,19 @@ class _Told:
         for row in rows:
             self._tries.remove(row)
             if row.error is not None and row.ended_at is not None:
+                self._worked_at = max(self._worked_at, row.ended_at)
                 self._failed_at[row.key] = row.ended_at
                 self._at = max(self._at, row.ended_at)
         return [_try(self._run, row) for row in rows]
+
+
+def _until(unanswered: list[Interrupt], ended_at: int, begun: int | None) -> Iterator[Interrupt]:
+    """Takes those out that were asked before a record; about a budget, before its claim had begun anything."""
+    while unanswered:
+        limit = ended_at if begun is None or about(unanswered[0]) is None else begun
+        if unanswered[0].created_at > limit:
+            return
+        yield unanswered.pop(0)
 
 
 def _try(run: Run, row: Attempt) -> Try:

@@ -15,13 +15,23 @@ from typing import Any, Final
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from perdure.cli import budget_words
 from perdure.cli.awaiting import sentence
 from perdure.cli.reading import RunLog
 from perdure.cli.timeline import Forked, Handover, Line, Parked, SuperStep, Try
 from perdure.cli.timeline_words import answered_in_words, asked_in_words, notes, span
 from perdure.cli.verbs import WAITS, Verb, shown_key
 from perdure.core.limits import INLINE_BYTES_MAX
-from perdure.core.records import Checkpoint, ErrorInfo, Interrupt, Wait, WaitKind, WorkerState, worker_id
+from perdure.core.records import (
+    Checkpoint,
+    ErrorInfo,
+    Interrupt,
+    InterruptState,
+    Wait,
+    WaitKind,
+    WorkerState,
+    worker_id,
+)
 from perdure.terminal.page import Page, shorten, value_lines
 from perdure.terminal.text import clean, clean_block, clock, count, duration, first_line, short_type, size
 
@@ -105,7 +115,7 @@ class TimelinePage:
                 case Handover():
                     yield self._handover(line)
                 case Parked():
-                    parked_at = line.from_at
+                    parked_at = None if line.for_budget else line.from_at
                     yield self._parked(line)
                     continue
                 case Try():
@@ -191,17 +201,25 @@ class TimelinePage:
         """Something that is waited for now."""
         now_us = self.log.now_us
         took = duration(now_us - wait.opened_at)
-        yield self._row(self.page.marks.wait, wait.key, "", "", clock(wait.opened_at), took, "", style="magenta")
         around = self.log.around
         question = around.questions.get(wait.target or 0) if wait.kind is WaitKind.ANSWER else None
+        of_budget = question is not None and budget_words.about(question) is not None
+        key = budget_words.label(question) if question is not None and of_budget else wait.key
+        yield self._row(self.page.marks.wait, key, "", "", clock(wait.opened_at), took, "", style="magenta")
         if question is not None:
             yield Text(f"{INDENT}  {asked_in_words(question, self.log)}", style="cyan")
+            if question.state is not InterruptState.OPEN:
+                yield Text(f"{INDENT}  {answered_in_words(question, None, self.log)}", style="cyan")
             around = replace(around, questions={})  # it has been shown
         yield Text(f"{INDENT}  waits for {sentence(wait, around, now_us=now_us)}", style="magenta")
 
     def _unanswered(self, asked: Interrupt) -> Iterator[Text]:
         """A question of which no record is left: nobody waited for its answer to the end."""
-        yield self._row(self.page.marks.wait, asked.key, "", "", clock(asked.created_at), "", "", style="dim")
+        of_budget = budget_words.about(asked) is not None
+        closed = budget_words.closed_at(asked, self.log.budgets if self.log.cancelled is None else {})
+        took = duration(closed - asked.created_at) if of_budget and closed is not None else ""
+        key = budget_words.label(asked) if of_budget else asked.key
+        yield self._row(self.page.marks.wait, key, "", "", clock(asked.created_at), took, "", style="dim")
         yield Text(f"{INDENT}  {asked_in_words(asked, self.log)}", style="cyan")
         yield Text(f"{INDENT}  {answered_in_words(asked, None, self.log)}", style="dim")
 

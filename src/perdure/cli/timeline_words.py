@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from perdure.cli import budget_words
 from perdure.cli.reading import RunLog
 from perdure.cli.verbs import Verb, received
 from perdure.core.records import Checkpoint, Interrupt, InterruptState, Run, RunState, interrupt_id, run_id
@@ -81,7 +82,8 @@ def notes(row: Checkpoint, log: RunLog) -> Iterator[str]:
 def asked_in_words(asked: Interrupt, log: RunLog) -> str:
     """The question: `asked i42 of alice: {"buy": "tea"}`."""
     whom = f" of {clean(asked.assignee)}" if asked.assignee else ""
-    return f"asked {interrupt_id(asked.id)}{whom}: {_head(asked.payload, log)}"
+    needs = budget_words.need(budget_words.payload_of(asked))
+    return f"asked {interrupt_id(asked.id)}{whom}: {needs or _head(asked.payload, log)}"
 
 
 def answered_in_words(asked: Interrupt, row: Checkpoint | None, log: RunLog) -> str:
@@ -90,16 +92,29 @@ def answered_in_words(asked: Interrupt, row: Checkpoint | None, log: RunLog) -> 
         case InterruptState.ANSWERED:
             after = "" if asked.answered_at is None else f" after {duration(asked.answered_at - asked.created_at)}"
             who = f"{clean(asked.answered_by)} answered" if asked.answered_by else "answered"
+            if (what := _of_budget(asked, log)) is not None:
+                return f"{clean(asked.answered_by or 'somebody')} {what}{after}"
             return f"{who}{after}: {_head(asked.answer or b'', log)}"
         case InterruptState.EXPIRED:
             default = "" if row is None or row.failed else f"; its default stands: {_head(row.payload, log)}"
             return f"nobody answered in time{default}"
         case InterruptState.WITHDRAWN:
+            if (setting := budget_words.setting(asked, log.budgets)) is not None and log.cancelled is None:
+                closed = budget_words.closed_at(asked, log.budgets)
+                after = "" if closed is None else f" after {duration(closed - asked.created_at)}"
+                return f"withdrawn: {setting}{after}"
             return "withdrawn: nobody waits for an answer any more"
         case InterruptState.OPEN:
             return "still open"
         case _:
             assert_never(asked.state)
+
+
+def _of_budget(asked: Interrupt, log: RunLog) -> str | None:
+    """What was answered to a question about a budget."""
+    if budget_words.about(asked) is None or asked.answer is None or spilled(asked.answer):
+        return None
+    return budget_words.said(log.value(asked.answer))
 
 
 def tally(children: Iterable[Run]) -> str:

@@ -17,6 +17,9 @@ from perdure.core.digests import digest64
 from perdure.core.records import Checkpoint, run_id
 
 _PLACE: Final = re.compile(r"^(?:.*/)?([^/#~]*)(?:#\d+)?(?:~(\d+))?$", re.DOTALL)
+_ASKED: Final = re.compile(r"^(.+)~\d{1,9}\?\d{0,9}$", re.DOTALL)
+_OF_BUDGET: Final = re.compile(r"^~\d+\$\d+$", re.ASCII)
+_BESIDE: Final = re.compile(r"^(.+)~\d{1,9}\+(\w+)(?: \d+)?(?:@\d+)?$", re.DOTALL)
 _NIL: Final = b"\xc0"
 _LIMITS: Final = (b"\xc2", b"\xc3")
 _TIMERS: Final = ("sleep", "sleep_until")
@@ -70,9 +73,20 @@ def try_before(key: str) -> tuple[str, int] | None:
 
 
 def shown_key(key: str) -> str:
-    """The key as a page shows it: where it is asked what became of a try of an effect, the effect's, with a `?`."""
-    asked = try_before(key.removesuffix("?")) if key.endswith("?") else None
-    return key if asked is None else f"{asked[0]}?"
+    """The key as a page shows it. Where it is asked what became of a try of an effect, the step's, with a `?`; of what
+    was used beside one, the step's, with what that was for."""
+    if _OF_BUDGET.match(key) is not None:
+        return "budget?"  # whose, its question says
+    if (found := _ASKED.match(key)) is not None:
+        return f"{found[1]}?"
+    found = _BESIDE.match(key)
+    return key if found is None else f"{found[1]} ({found[2]})"
+
+
+def for_budget(key: str) -> str | None:
+    """The step that waits under this key for what is in flight to leave some of its budget; None for other waits."""
+    again = try_before(key)
+    return again[0].removesuffix("$") if again is not None and again[0].endswith("$") else None
 
 
 def started_by(row: Checkpoint) -> int | None:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from perdure.cli.remedies import command
 from perdure.core.records import Worker, WorkerState, worker_id
+from perdure.store.protocol import Store
 from perdure.terminal.page import Middle, Page, state, table
 from perdure.terminal.text import ago, duration
 
@@ -42,6 +43,12 @@ def print_workers(page: Page, rows: Sequence[Worker], *, silent: Container[int],
 def is_silent(row: Worker, *, silent: Container[int], now_us: int) -> bool:
     """Whether nothing is heard of a worker that has not ended, as far as its row says."""
     return row.state is WorkerState.ALIVE and (row.id in silent or row.lease_until <= now_us)
+
+
+async def is_anybody_alive(store: Store) -> bool:
+    """Whether any worker shows a sign of life."""
+    rows, silent, now_us = await store.workers(alive=True), await store.silent_workers(), await store.now_us()
+    return any(not is_silent(row, silent=silent, now_us=now_us) for row in rows)
 
 
 def standing(row: Worker, *, silent: Container[int], now_us: int) -> Text:

@@ -22,13 +22,16 @@ from perdure.demo.scene import Performance, Scene, Script
 from perdure.demo.screen import WIDTH_MAX, screen_for
 from perdure.errors import UsageError
 
+STORE: Final = click.option(
+    "--store", metavar="URL", help="Where the runs live. [default: a SQLite file in the output folder]"
+)
 KEEP: Final = click.option(
     "--keep", metavar="DIR", default="demo-output", show_default=True, help="Where the output folder is made."
 )
 
 
 @click.group("demo", invoke_without_command=True)
-@click.option("--store", metavar="URL", help="Where the runs live. [default: a SQLite file in the output folder]")
+@STORE
 @click.option("--docs", metavar="DIR", type=click.Path(file_okay=False), help="Answer from this folder's documents.")
 @click.option(
     "--questions", type=click.IntRange(1, QUESTIONS_MAX), default=200, show_default=True, help="How many to ask."
@@ -60,14 +63,27 @@ def threads() -> None:
 
 
 @demo.command("once")
+@STORE
 @KEEP
 @click.pass_context
-def once(context: click.Context, /, *, keep: str) -> None:
+def once(context: click.Context, /, *, store: str | None, keep: str) -> None:
     """Call the same tool twice with a kill -9 between, and see one effect."""
     from perdure.demo.once import show
 
     folder, _ = output_folder(Path(keep))
-    context.exit(asyncio.run(show(console(), folder, store_url(None, folder))))
+    context.exit(asyncio.run(show(console(), folder, store_url(store, folder))))
+
+
+@demo.command("outbox")
+@STORE
+@KEEP
+@click.pass_context
+def outbox(context: click.Context, /, *, store: str | None, keep: str) -> None:
+    """Have a model repeat its tool call, and a kill -9 its delivery, and see one charge."""
+    from perdure.demo.outbox import show
+
+    folder, _ = output_folder(Path(keep))
+    context.exit(asyncio.run(show(console(), folder, store_url(store, folder))))
 
 
 def play_demo(

@@ -22,8 +22,9 @@ READY_LOOK_S: Final = 0.02
 class Staff:
     """All workers of a scene, in the order of their start."""
 
-    def __init__(self, folder: Path, *, queue: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, *, queue: str, environ: Mapping[str, str], app: str = APP) -> None:
         self.folder = folder
+        self.app = app
         self.queue = queue
         self.environ = environ
         self.workers: list[Child] = []
@@ -32,7 +33,7 @@ class Staff:
         """Start another worker."""
         number = len(self.workers) + 1
         name = f"worker {number}"
-        command = [sys.executable, "-m", "perdure", "worker", APP, "--queue", self.queue, "--name", name]
+        command = [sys.executable, "-m", "perdure", "worker", self.app, "--queue", self.queue, "--name", name]
         worker = spawn(name, command, log=self.folder / f"worker-{number}.log", environ=self.environ)
         self.workers.append(worker)
         return worker

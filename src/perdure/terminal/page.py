@@ -46,6 +46,8 @@ STATE_STYLES: Final[dict[str, str]] = {
     "undoing": "bold blue",
     "undone": "magenta",
     "undo_failed": "bold red",
+    "delivering": "bold blue",
+    "delivered": "green",
     "alive": "green",
     "dead": "bold red",
     "stopped": "dim",

@@ -88,9 +88,9 @@ def size(count: int) -> str:
     return f"{count / 1_024:.1f} KiB"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 step`, `2 steps`, `12,000 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count(number: int, noun: str, many: str | None = None) -> str:
+    """`1 step`, `2 steps`, `12,000 steps`; `many` is the plural, where it is not made with an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or noun + 's'}"
 
 
 def clock(us: int) -> str:
