@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from perdure.core.changes import CommitOutcome, EndRun
+from perdure.core.deliveries import Settlement
+from perdure.core.meters import UNIT, UsageFilter, UsageRow
 from perdure.core.records import Checkpoint, Outcome, Run, TakenOver
-from perdure.core.requests import ClaimRequest, StartOutcome, StartRun
+from perdure.core.requests import Bounce, ClaimRequest, StartOutcome, StartRun
 from perdure.errors import NotFound
 from perdure.store.memory import MemoryStore
 from perdure.store.memory.tables import Tables
@@ -99,6 +101,40 @@ class RejectsJoins(MemoryStore):
         return outcomes
 
 
+class SettlesForOthers(MemoryStore):
+    """Believes whoever says what came of a delivery."""
+
+    async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
+        for each in settlements:
+            rows = await self.get_deliveries([each.delivery])
+            owner = rows[0].worker if rows and rows[0].worker is not None else worker
+            await super().settle_deliveries(owner, [each])
+
+
+class ForgetsTheDelay(MemoryStore):
+    """Tries a delivery that failed again at once."""
+
+    async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
+        await super().settle_deliveries(worker, [msgspec.structs.replace(each, delay_us=0) for each in settlements])
+
+
+class LendsWithoutEnd(MemoryStore):
+    """Says that it has reserved what it has not."""
+
+    async def commit(self, worker: int, changes: Sequence[Any]) -> CommitOutcome:
+        outcome = await super().commit(worker, changes)
+        bounced = {place: why for place, why in outcome.bounced.items() if why is not Bounce.BUDGET}
+        return msgspec.structs.replace(outcome, bounced=bounced)
+
+
+class RoundsUsage(MemoryStore):
+    """Loses the billionths."""
+
+    async def usage(self, where: UsageFilter) -> list[UsageRow]:
+        rows = await super().usage(where)
+        return [msgspec.structs.replace(row, quantity=row.quantity // UNIT * UNIT) for row in rows]
+
+
 WRONG: list[Callable[..., MemoryStore]] = [
     ForgetsTheRelease,
     KeepsTheFence,
@@ -108,6 +144,10 @@ WRONG: list[Callable[..., MemoryStore]] = [
     LosesTheLastEnd,
     MissesTheLastPage,
     RejectsJoins,
+    SettlesForOthers,
+    ForgetsTheDelay,
+    LendsWithoutEnd,
+    RoundsUsage,
 ]
 
 

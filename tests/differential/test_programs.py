@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from perdure.core import limits
+from perdure.core.deliveries import DeliveryState
 from perdure.core.effects import EffectState
 from perdure.store.protocol import Store
 from perdure.testing.differential import APP, STORE, MemoryGround, author, operations
@@ -38,7 +39,7 @@ def test_a_program_says_everything_that_is_needed_to_tell_it_again() -> None:
 def test_programs_use_every_verb_that_has_an_answer() -> None:
     life = {"open", "close", "abandon", "clone", "migrate", "now_us", "reserve_ids", "listen", "diagnose", "url"}
     looked_at = {"blobs", "workers", "get_thread", "silent_workers"}
-    unsaid = {"next_due"}  # of runs that are overdue, or have a delay, a store may say either
+    unsaid = {"next_due", "transact"}  # of runs that are overdue, or have a delay, a store may say either
     verbs = {name for name in vars(Store) if not name.startswith("_")}
 
     told = {each.verb for seed in SEEDS[:50] for each in written(seed) if isinstance(each, operations.Call)}
@@ -70,6 +71,25 @@ def test_an_apps_programs_use_every_agent_and_every_act() -> None:
     assert {each.present for each in program if isinstance(each, Work)} == {True, False}
 
 
+def test_an_apps_programs_hand_over_and_spend() -> None:
+    met: Counter[str] = Counter()
+
+    async def main() -> None:
+        for seed in SEEDS[:45]:
+            last = (await APP.tell(await APP.write(seed, APP.length), MemoryGround()))[-1]
+            met.update(f"{each['sink']} {each['state']}" for each in last["handed over"])
+            met.update(f"question {each['state']}" for each in last["questions"] if each["name"] == "budget")
+            met.update(each["name"].partition(":")[0] for each in last["budgets"])
+            met.update(each["name"] for each in last["used"]["run"])
+
+    asyncio.run(main())
+    wanted = (
+        "bus delivered", "strict dead", "strict delivered", "bills delivered", "question open", "question answered",
+        "run", "agent", "tenant", "usd", "tokens", "handed",
+    )  # fmt: skip
+    assert [name for name in wanted if met[name] < 2] == []
+
+
 def written(seed: int) -> tuple[operations.Operation, ...]:
     return asyncio.run(author.write(seed, STORE.length))
 
@@ -81,6 +101,8 @@ WORRIES = (
     "cancellation", "question answered", "question expired", "question withdrawn", "not the first answer", "waits",
     "came", "mail", "dead letter", "revived", "forked", "not sent", "cancel at once", "cancel later", "never", "due",
     *(f"effect {state}" for state in EffectState), "effects", "resolved", "undoing",
+    *(f"delivery {state}" for state in DeliveryState), "delivery behind", "handed", "sent on", "bill", "second bill",
+    "metered", "used", "budget", "spent", "reserved", "budget set again", "known key",
 )  # fmt: skip
 
 
@@ -123,6 +145,13 @@ def _asked(verb: str, answer: Any) -> Iterator[str]:
             yield "not the first answer"
         case "send":
             yield from ("not sent" for each in answer if each["is"] == "NotSent")
+            yield from ("known key" for each in answer if each.get("message"))
+        case "claim_deliveries":
+            yield "handed"
+        case "redeliver" if any(each["state"] == "queued" and not each["attempts"] for each in answer):
+            yield "sent on"
+        case "set_budget" if answer["rev"] > 1:
+            yield "budget set again"
         case "resolve" if answer["by"] or answer["note"]:
             yield "resolved"
         case "cancel":
@@ -145,6 +174,14 @@ def _seen(everything: Any) -> Iterator[str]:
     yield from ("due" for each in everything["waits"] if each["due"])
     yield from ("mail" for box in everything["mail"].values() for _ in box)
     yield from ("dead letter" for _ in everything["dead letters"])
+    for delivery in everything["handed over"]:
+        yield f"delivery {delivery['state']}"
+        yield from ["delivery behind"] if delivery["state"] == "queued" and not delivery["ready"] else []
+    yield from ("second bill" if each["key"].endswith(":2") else "bill" for each in everything["bills"])
+    yield from ("metered" for rows in everything["meters"].values() for _ in rows)
+    yield from ("used" for rows in everything["used"] if rows)
+    for budget in everything["budgets"]:
+        yield from (name for name in ("spent", "reserved") if budget[name]["steps"])
 
 
 def test_a_limit_that_is_lowered_for_programs_is_itself_again_when_the_last_one_has_been_told() -> None:

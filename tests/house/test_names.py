@@ -10,12 +10,14 @@ from tests.house import tree
 
 VERBS = {
     "App", "Again", "Retry", "Handle", "RunInfo", "InterruptInfo", "MessageInfo", "Child", "Default", "step", "now",
-    "random", "uuid4", "current", "sleep", "sleep_until", "timeout", "interrupt", "receive", "send", "call", "start",
-    "effect", "effect_key", "compensate", "Happened", "DidNotHappen", "StillUnknown", "EffectInfo",
+    "random", "uuid4", "current", "extend_timeout", "sleep", "sleep_until", "timeout", "interrupt", "receive", "send",
+    "call", "start", "effect", "effect_key", "compensate", "Happened", "DidNotHappen", "StillUnknown", "EffectInfo",
+    "deliver", "Sink", "Outgoing", "Source", "Incoming", "DeliveryInfo", "meter", "UsageInfo", "Budget", "Cost",
+    "BudgetInfo", "transaction", "Transaction",
 }  # fmt: skip
 """What an agent and its caller use today."""
 
-LATER = {"emit", "meter"}
+LATER = {"emit"}
 """Names that are kept free for what is coming: nothing else may take them."""
 
 ERRORS = {

@@ -11,6 +11,7 @@ import pytest
 import perdure
 from perdure import App, Retry, RunFailed
 from perdure.core.changes import EndRun
+from perdure.core.effects import EffectFilter
 from tests.runtime.paying import ledger, run, states
 from tests.runtime.world import SETTINGS, fresh_app, until
 
@@ -175,6 +176,38 @@ def test_what_was_done_in_the_last_moment_is_undone_too(tmp_path: Path) -> None:
         assert await states(app) == ["undone"] * 10
 
     run(app, main)
+
+
+@pytest.mark.parametrize("effects", [1, 3, 4])
+def test_a_run_that_fails_reads_its_ledger_once(effects: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, shop = fresh_app(), Shop()
+    book, _, _ = shop.effects()
+    read: list[int] = []
+
+    @app.agent
+    async def agent() -> None:
+        for number in range(effects):
+            await book(f"room {number}")
+        raise ValueError("no")
+
+    async def main() -> None:
+        store = (await app._client()).store
+        effects_of = store.effects
+
+        async def counted(where: EffectFilter) -> Any:
+            found = await effects_of(where)
+            read.append(len(found))
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "effects", lambda self, where: counted(where))
+            patch.setattr("perdure.runtime.undoing.PAGE", 3)
+            with pytest.raises(RunFailed):
+                await (await app.start(agent)).result(timeout=20)
+        assert await states(app) == ["undone"] * effects
+
+    run(app, main)
+    assert read == {1: [1], 3: [3, 0], 4: [3, 1]}[effects]
 
 
 def test_a_worker_that_drains_hands_back_a_run_whose_undo_is_to_be_tried_again(

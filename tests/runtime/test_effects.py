@@ -219,7 +219,7 @@ def test_verify_asks_the_provider_and_the_charge_is_made_once(act: str) -> None:
 
 
 def test_where_the_provider_cannot_tell_the_other_policy_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.runtime.dispatching.VERIFY", Retry(attempts=5, delay_s=0.001))
+    monkeypatch.setattr("perdure.runtime.inquiry.VERIFY", Retry(attempts=5, delay_s=0.001))
     app, provider = fresh_app(), Provider("lost after", honest=False)
     agent = charging(app, provider, verify=provider.ask, on_unknown="fail")
 

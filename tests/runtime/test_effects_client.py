@@ -15,8 +15,9 @@ from perdure.core.codec import encode
 from perdure.core.effects import EffectState
 from perdure.core.errors import encode_error
 from perdure.core.limits import INLINE_BYTES_MAX
-from perdure.core.records import RunState, run_id
+from perdure.core.records import Claimed, RunState, run_id
 from perdure.core.snapshot import spill
+from perdure.runtime.info import moment
 from perdure.testing.conformance.harness import end, fail, hold, requeue, settle, step
 from tests.runtime.desk import Desk, at_a_desk
 from tests.runtime.ledger import LOST, badly_undone, intended, unknown, waiting
@@ -186,6 +187,62 @@ async def test_what_did_not_happen_is_absent(desk: Desk) -> None:
 async def test_the_effects_of_a_held_run_may_be_resolved(desk: Desk) -> None:
     worker, claimed, effect = await intended(desk)
     await desk.bench.commit(worker, hold(claimed))
+
+    assert (await desk.app.resolve_effect(effect, happened=False)).state is ABSENT
+
+
+async def lost_early(desk: Desk) -> tuple[int, Claimed, str]:
+    """A held run whose effect was in flight when its worker was taken over: the worker's lease is not over."""
+    worker, claimed, effect = await intended(desk)
+    await desk.bench.die(worker, recoveries_max=0)
+    return worker, claimed, effect
+
+
+@at_a_desk
+async def test_nobody_says_that_it_did_not_happen_while_a_lost_worker_may_dispatch_it(desk: Desk) -> None:
+    worker, claimed, effect = await lost_early(desk)
+    [lease] = [row.lease_until for row in await desk.bench.store.workers(alive=False) if row.id == worker]
+
+    with pytest.raises(Conflict, match=f"worker w{worker}.* until its lease is over") as caught:
+        await desk.app.resolve_effect(effect, happened=False)
+    assert (caught.value.effect_id, caught.value.run_id) == (effect, run_id(claimed.run))
+    assert caught.value.until == moment(lease)
+    assert (await desk.app.effect_info(effect)).state is UNKNOWN
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(desk.bench.store), "now_us", lambda _: as_it_is(lease))
+        assert (await desk.app.resolve_effect(effect, happened=False)).state is ABSENT
+
+
+async def as_it_is(value: int) -> int:
+    return value
+
+
+@at_a_desk
+async def test_that_it_happened_may_be_said_at_once(desk: Desk) -> None:
+    _, _, effect = await lost_early(desk)
+
+    assert (await desk.app.resolve_effect(effect, happened=True, result="ch_1")).state is DONE
+
+
+@at_a_desk
+async def test_what_the_next_worker_wrote_of_it_does_not_end_the_lease_of_the_lost_one(desk: Desk) -> None:
+    worker, _, effect = await intended(desk)
+    await desk.bench.die(worker)
+    again = await desk.bench.worker()
+    claimed = await desk.bench.claim_one(again)
+    lost = settle(claimed, int(effect[1:]), EffectState.UNKNOWN, outcome=encode_error(LOST), note="its worker died")
+    await desk.bench.commit(again, lost, fail(claimed, encode_error(LOST)))
+
+    with pytest.raises(Conflict, match="until its lease is over"):
+        await desk.app.resolve_effect(effect, happened=False)
+
+
+@at_a_desk
+async def test_what_the_lost_worker_had_said_of_it_before_is_its_last_word(desk: Desk) -> None:
+    worker, claimed, effect = await intended(desk)
+    await desk.bench.commit(worker, settle(claimed, int(effect[1:]), EffectState.UNKNOWN, note="no answer"))
+    await desk.bench.die(worker, recoveries_max=0)
 
     assert (await desk.app.resolve_effect(effect, happened=False)).state is ABSENT
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import Handle, TimedOut, UsageError
+from perdure import Handle, NotInRun, RunFailed, TimedOut, UsageError
 from tests.runtime.acting import begun, mark
 from tests.runtime.world import crash, fresh_app, parked, passes, result_of, until, working
 
@@ -322,3 +323,38 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         return refused
 
     assert len(result_of(app, agent)) == 4
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_c38_a_step_that_gets_on_extends_its_own_limit_and_another_is_ended_by_its(in_thread: bool) -> None:
+    app = fresh_app()
+
+    @perdure.step(timeout=0.1, retry=1)
+    async def slow(extends: bool) -> str:
+        for _ in range(4):
+            if extends:
+                perdure.extend_timeout(0.2)
+            await asyncio.sleep(0.06)  # what a body's work takes
+        return "done"
+
+    @perdure.step(timeout=0.1, retry=1)
+    def slow_thread(extends: bool) -> str:
+        for _ in range(4):
+            if extends:
+                perdure.extend_timeout("200ms")
+            time.sleep(0.06)  # what a body's work takes
+        return "done"
+
+    @app.agent
+    async def agent(extends: bool) -> str:
+        return await (slow_thread if in_thread else slow)(extends)
+
+    async def main() -> None:
+        async with working(app):
+            assert await (await app.start(agent, True)).result(timeout=20) == "done"
+            with pytest.raises(RunFailed, match="ran out"):
+                await (await app.start(agent, False)).result(timeout=20)
+
+    asyncio.run(main())
+    with pytest.raises(NotInRun, match="outside of a step's body"):
+        perdure.extend_timeout(5)

@@ -41,6 +41,30 @@ async def test_a_message_is_in_the_mailbox_when_send_returns(desk: Desk) -> None
 
 
 @at_a_desk
+async def test_a_message_with_a_key_arrives_once_on_its_thread(desk: Desk) -> None:
+    await desk.bench.start("one")
+    await desk.bench.start("two")
+
+    sent = (("one", 1, "k"), ("one", 2, "k"), ("two", 3, "k"), ("one", 4, "other"), ("one", 5, None))
+    ids = [await desk.app.send(thread, message, key=key) for thread, message, key in sent]
+
+    assert ids[0] == ids[1] and len(set(ids)) == 4
+    assert [each.message for each in await desk.app.thread("one").mailbox()] == [1, 4, 5]
+    assert [each.message for each in await desk.app.thread("two").mailbox()] == [3]
+
+
+@at_a_desk
+async def test_a_key_stands_for_a_message_that_was_received_since(desk: Desk) -> None:
+    worker, claimed = await desk.bench.begin("one")
+    first = await desk.app.send("one", 1, key="k")
+    (message,) = await desk.bench.mailbox("one")
+    await desk.bench.commit(worker, close(claimed, "receive", take=message.seq))
+
+    assert await desk.app.send("one", 2, key="k") == first
+    assert await desk.app.thread("one").mailbox() == []
+
+
+@at_a_desk
 async def test_messages_lie_in_the_order_in_which_they_were_sent(desk: Desk) -> None:
     await desk.bench.start()
     for number in range(5):
@@ -106,7 +130,9 @@ def test_what_cannot_be_recorded_is_not_sent(message: Any) -> None:
     sending()
 
 
-@pytest.mark.parametrize("options", [{"on_full": "wait"}, {"timeout": -1}, {"on_full": "block", "timeout": "soon"}])
+@pytest.mark.parametrize(
+    "options", [{"on_full": "wait"}, {"timeout": -1}, {"on_full": "block", "timeout": "soon"}, {"key": ""}, {"key": 7}]
+)
 def test_nonsense_is_refused(options: dict[str, Any]) -> None:
     @at_a_desk
     async def sending(desk: Desk) -> None:

@@ -66,37 +66,37 @@ async def _not_counted(dispatch: Any, error: Exception, retry_in_s: float = 0.0)
 # -- undoing ---------------------------------------------------------------------------------------------------------
 
 
-async def _first_first(original: Any, at: SuperStep) -> Any:
-    return list(reversed(await original(at)))
+def _first_first(original: Any, rows: Any) -> Any:
+    return list(reversed(original(rows)))
 
 
-async def _not_the_last(original: Any, at: SuperStep) -> Any:
+async def _not_the_last(original: Any, at: SuperStep, rows: Any = None) -> Any:
     """What is in flight is not in the ledger yet."""
     last, at._last = at._last, None
     try:
-        return await original(at)
+        return await original(at, rows)
     finally:
         at._last = last
 
 
-async def _looked_at_at_once(execution: Any, end: Any) -> bool:
+async def _looked_at_at_once(execution: Any, end: Any) -> Any:
     if end.outcome is RunState.COMPLETED or execution._left is None:
-        return False
-    return bool(await undoing.left_to_undo(execution._left))
+        return []
+    return undoing.left_to_undo(await undoing.undoable(execution._left))
 
 
-async def _twice(original: Any, at: SuperStep) -> Any:
-    return [row for row in await original(at) for _ in range(2)]
+def _twice(original: Any, rows: Any) -> Any:
+    return [row for row in original(rows) for _ in range(2)]
 
 
 async def _ends_as_it_ended(original: Any, execution: Any, ending: Any) -> Any:
     """Its cancellation has won, and nobody looks at what it has done."""
-    with replaced(Execution, "_has_to_undo", _no)():
+    with replaced(Execution, "_to_undo", _none)():
         return await original(execution, ending)
 
 
-async def _no(*args: Any) -> bool:
-    return False
+async def _none(*args: Any) -> list[Any]:
+    return []
 
 
 async def _undone_before_its_intent(original: Any, at: SuperStep, row: Any, attempt: int) -> Any:
@@ -198,7 +198,7 @@ EFFECTS = (
     _mutation(
         "Whether there is something to undo is asked before it is on disk",
         "has ended as",
-        replaced(Execution, "_has_to_undo", _looked_at_at_once),
+        replaced(Execution, "_to_undo", _looked_at_at_once),
     ),
     _mutation(
         "A run whose cancellation has won undoes nothing",

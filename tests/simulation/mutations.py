@@ -20,6 +20,7 @@ from perdure.testing.simulation import simulate
 from tests.simulation.breaking import Mutation
 from tests.simulation.claim_mutations import CLAIMS
 from tests.simulation.effect_mutations import EFFECTS
+from tests.simulation.outbox_mutations import OUTBOX
 from tests.simulation.ownership_mutations import OWNERSHIP
 from tests.simulation.parking_mutations import PARKING
 from tests.simulation.runtime_mutations import RUNTIME
@@ -27,7 +28,7 @@ from tests.simulation.sqlite_mutations import SQLITE
 from tests.simulation.thread_mutations import THREADS
 from tests.simulation.waiting_mutations import WAITING
 
-MUTATIONS = (*RUNTIME, *PARKING, *OWNERSHIP, *CLAIMS, *THREADS, *WAITING, *EFFECTS, *SQLITE)
+MUTATIONS = (*RUNTIME, *PARKING, *OWNERSHIP, *CLAIMS, *THREADS, *WAITING, *EFFECTS, *OUTBOX, *SQLITE)
 
 SEEDS_MAX = 2_000
 

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from perdure.store.sqlite import lane
+from perdure.testing.simulation.orders import Theme
 from tests.simulation.breaking import Mutation, statement
 
 
@@ -88,7 +89,36 @@ STATEMENTS = (
     ),
 )
 
+HANDING = (
+    ("A delivery is claimed before its time", "claimed .* due are", "claimable_deliveries", ":now", ":now + 9000000"),
+    (
+        "A lane's next is not made ready",
+        "ready False, not True",
+        "promote_deliveries",
+        "set ready = 1",
+        "set ready = 0",
+    ),
+    ("A worker that is gone keeps its deliveries", "DELIVERING", "return_deliveries", "= :worker", "= -:worker"),
+    ("A cancelled run has no bill", "has 0 bills", "bills_due", "'failed', 'cancelled'", "'failed'"),
+    ("A try of a delivery is not counted", "attempts", "take_deliveries", "attempts + 1", "attempts"),
+)
+
+SPENDING = (
+    ("Dollars are not spent", "are spent and", "move_budgets", "= m.usd_spent", "= budgets.usd_spent"),
+    ("What was reserved is not released", "reserved", "release_reservations", "v.key = m.key", "false"),
+    ("Setting a budget does not count", "is at revision", "set_budget", "budgets.rev + 1", "budgets.rev"),
+    ("Setting a budget wakes nobody", "which has come", "asking_about_budget", "w.kind = 1", "w.kind = 9"),
+)
+
+
+def _about(theme: Theme, statements: tuple[tuple[str, str, str, str, str], ...]) -> Iterator[Mutation]:
+    for name, kind, of, old, new in statements:
+        yield Mutation(name, kind, statement(of, old, new), store="sqlite", theme=theme)
+
+
 SQLITE = (
     *(Mutation(name, kind, statement(of, old, new), store="sqlite") for name, kind, of, old, new in STATEMENTS),
+    *_about(Theme.OUTBOX, HANDING),
+    *_about(Theme.BUDGETS, SPENDING),
     Mutation("An operation is acknowledged and undone", "is not|not there", _acknowledged_and_undone, store="sqlite"),
 )

@@ -44,12 +44,16 @@ REGRESSIONS = (
         "memory",
         1121,
         "a parking, sent again since its answer was lost, was taken for one that a cancellation had refused",
+        Theme.BOTH,
     ),
     Shown("memory", 582, "the witness took two times that were rounded for a deadline a microsecond early"),
     Shown("memory", 0, "a run whose cancellation had won over its end ended without undoing", Theme.EFFECTS),
     Shown("memory", 4, "an effect's body began after a pause between its intent and its first line", Theme.EFFECTS),
     Shown("memory", 6, "what a person had found out was recorded as done a second time, and refused", Theme.EFFECTS),
     Shown("memory", 101, "a run that was held while it undid something was cancelled and left it so", Theme.EFFECTS),
+    Shown("memory", 424, "a second bill said that it was the first: both claims had one fence", Theme.OUTBOX),
+    Shown("memory", 180, "a relay never asked for what a claim without an answer had given it", Theme.OUTBOX),
+    Shown("memory", 2, "a run that was told to stop at a budget went on, and was never parked", Theme.BUDGETS),
     Shown("sqlite", 59, "the first of these, over SQLite"),
 )
 

@@ -13,7 +13,7 @@ from perdure.core.changes import AppendCheckpoint, CommitOutcome
 from perdure.core.records import Claimed, IfBusy
 from perdure.core.requests import ClaimRequest, NewWorker, StartRun
 from perdure.errors import StoreUnavailable
-from perdure.store.protocol import Hint
+from perdure.store.protocol import Hint, Transaction
 from perdure.store.sqlite import SQLiteStore
 
 LEASE_US = 60_000_000
@@ -73,9 +73,9 @@ async def attend_and_fork(store: SQLiteStore) -> None:
     assert await store.attend(worker)
     child = os.fork()
     if child == 0:
+        tell("attending", worker)  # here the descriptors are closed: nobody is to look before
         sys.stdin.readline()
         os._exit(0)
-    tell("attending", worker)
     await asyncio.Event().wait()
 
 
@@ -121,6 +121,22 @@ async def fill(store: SQLiteStore) -> None:
     assert await store.commit(worker, [step(claimed, number, b"x" * 1_000)]) == CommitOutcome()
     tell("went on")
     await store.close()
+
+
+async def hang(store: SQLiteStore) -> None:
+    """Write a lot in a transaction, and never end it."""
+    await store.open()
+    worker = await employ(store)
+    claimed = await begin(store, worker, "agent")
+
+    async def work(tx: Transaction) -> AppendCheckpoint:
+        await tx.execute("create table mine (name text)")
+        await tx.execute_many("insert into mine values (?)", [("x" * 1_000,)] * 1_000)
+        tell("hanging", worker, claimed.run)
+        await asyncio.Event().wait()
+        return step(claimed, 1)
+
+    await store.transact(worker, (claimed.run, claimed.super_step, "step#1"), work)
 
 
 async def answer(store: SQLiteStore) -> None:

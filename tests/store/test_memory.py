@@ -16,6 +16,7 @@ from perdure.testing.conformance import Bench, StoreConformance, scenario
 
 class TestMemoryStore(StoreConformance):
     durable = False
+    has_sql = False
     ahead_us = 0
 
     def store(self) -> Store:

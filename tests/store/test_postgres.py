@@ -20,6 +20,7 @@ COMPARED = (
     ("waits", "due_at"),
     ("interrupts", "expires_at"),
     ("messages", "taken_at"),
+    ("deliveries", "due_at"),
 )
 """The times that are compared with the server's clock."""
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from perdure.core.changes import AppendCheckpoint, CommitOutcome, Deliver
+from perdure.core.deliveries import NewDelivery
 from perdure.errors import StoreError, StoreUnavailable
-from perdure.store.protocol import Hint
+from perdure.store.protocol import Hint, Transaction
 from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.files import WriterLock, side_directory
 from tests.store.sqlite_child import ask, begin, employ, step
@@ -185,6 +187,47 @@ def test_hints_cross_processes(path: Path, hire: Callable[[str], Child]) -> None
     async def body(store: SQLiteStore) -> None:
         await store.start([await ask(store, "t")])
         assert await asyncio.to_thread(child.hear, "hint") == [Hint.WORK.value]
+
+    on_store(path, body)
+
+
+def test_what_is_handed_over_is_heard_by_other_processes(path: Path, hire: Callable[[str], Child]) -> None:
+    child = hire("listen")
+    child.hear("listening")
+
+    async def body(store: SQLiteStore) -> None:
+        worker = await employ(store)
+        claimed = await begin(store, worker, "t")
+        assert await asyncio.to_thread(child.hear, "hint") == [Hint.WORK.value]
+        record = step(claimed, 1)
+        parcel = NewDelivery(await store.reserve_ids(1), "bus", "t", "key", b"data")
+        at = (claimed.run, claimed.fence, claimed.thread, record.super_step, record.key)
+        assert await store.commit(worker, [Deliver(*at, record, parcel)]) == CommitOutcome()
+        assert await asyncio.to_thread(child.hear, "hint") == [Hint.DELIVER.value]
+
+    on_store(path, body)
+
+
+def test_a_transaction_that_is_killed_leaves_nothing_and_lets_go_of_the_file(
+    path: Path, hire: Callable[[str], Child]
+) -> None:
+    async def body(store: SQLiteStore) -> None:
+        child = hire("hang")
+        worker, run = map(int, await asyncio.to_thread(child.hear, "hanging"))
+        renewal = asyncio.create_task(store.renew(worker, 60_000_000))
+        assert await store.get_runs([run])  # who only reads waits for nobody
+        child.signal(signal.SIGKILL)
+        assert await renewal
+
+        async def look(tx: Transaction) -> AppendCheckpoint:
+            assert await tx.fetch("select name from sqlite_master where name = 'mine'") == []
+            return step(claimed, 1)
+
+        own = await employ(store)
+        claimed = await begin(store, own, "t")
+        place = (claimed.run, claimed.super_step, "step#1")
+        assert await store.transact(own, place, look) == CommitOutcome()
+        assert [row.key for row in await store.checkpoints(run)] == [""]
 
     on_store(path, body)
 

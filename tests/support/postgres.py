@@ -37,6 +37,7 @@ START_S = 60
 
 TABLES = (
     "threads", "runs", "checkpoints", "starts", "attempts", "blobs", "waits", "interrupts", "messages", "workers",
+    "lanes", "deliveries", "meters", "budgets", "reservations",
 )  # fmt: skip
 
 _schemas = itertools.count(1)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from perdure import App, Conflict, Handle, RunCancelled, RunFailed, RunHeld
+from perdure import App, Budget, Conflict, Handle, RunCancelled, RunFailed, RunHeld
 from perdure.core.records import RunState
 from perdure.store.protocol import Store
 from perdure.testing.crashpoints import MOMENTS, WRITES, Fault, FaultyStore, Moment
-from tests.support import waiting_lives
+from tests.support import trading_lives, waiting_lives
 from tests.support.lives import app, draining, gates
 from tests.support.sidelog import VARIABLE
 
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 LOOK_S = 0.01
 """Between two looks at what others do."""
 
-assert waiting_lives.app is app, "it has its agents by that import"
+assert waiting_lives.app is trading_lives.app is app, "it has its agents by these imports"
 
 QUICKLY = {"lease_s": 30, "poll_s": 0.05}
 """A worker's settings: whoever is dead is declared dead, and nobody waits for a lease."""
@@ -217,6 +217,35 @@ async def play_fork(app: App, name: str) -> None:
     assert await fork.result(PATIENCE_S) == "WX8"
 
 
+async def play_trading(app: App, name: str) -> None:
+    """What was handed over arrives, also after a crash."""
+    handle = await begin(app, "trading", name, "w")
+    assert await handle.result(PATIENCE_S) == 3
+    await arrived(app, handle, 3)
+
+
+async def play_saving(app: App, name: str) -> None:
+    """A person raises what is not enough."""
+    handle = await begin(app, "saving", name, "w")
+    async with asyncio.timeout(PATIENCE_S):
+        while (await handle.status()).state != RunState.COMPLETED:
+            for asked in await app.interrupts(run_id=handle.run_id):
+                await app.set_budget(asked.payload["budget"], Budget(tokens=100), by="ann")
+            await asyncio.sleep(LOOK_S)
+    assert await handle.result(PATIENCE_S) == "W012"
+
+
+async def play_moving(app: App, name: str) -> None:
+    assert await (await begin(app, "moving", name)).result(PATIENCE_S) == [1, 2, 3]
+
+
+async def arrived(app: App, handle: Handle[Any], count: int) -> None:
+    """Wait until so many deliveries of a run are delivered."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(await app.deliveries(run_id=handle.run_id, state="delivered")) < count:
+            await asyncio.sleep(LOOK_S)
+
+
 async def answered(app: App, handle: Handle[Any], answers: dict[str, Any]) -> None:
     """Answer what the run asks, until all has been."""
     left = dict(answers)
@@ -361,5 +390,8 @@ CASES = {
     "a cancellation, and what was done is undone": Case(play_undoing, brief=True),
     "a deadline": Case(play_belated, brief=True),
     "a fork": Case(play_fork, around=frozenset({"fork", "answer"})),
+    "deliveries and meters": Case(play_trading, brief=True),
+    "a budget that is raised": Case(play_saving, brief=True),
+    "transactions": Case(play_moving),
     "a claim whose answer was lost": Case(play_single, options={"always": [at("claim", 1, "lost", dies=False)]}),
 }

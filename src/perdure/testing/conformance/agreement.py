@@ -17,6 +17,7 @@ from perdure.testing.differential.batches import UNIVERSE
 from perdure.testing.differential.comparing import compare
 from perdure.testing.differential.grounds import MemoryGround
 from perdure.testing.differential.performing import (
+    LANE_MAX,
     MAILBOX_MAX,
     THREAD_QUEUE_MAX,
     Ground,
@@ -35,7 +36,12 @@ class Agreement(Harness):
     async def test_seeded_programs_get_the_answers_that_they_get_in_memory(self, bench: Bench) -> None:
         grounds: dict[str, Ground] = {"memory": MemoryGround(), "store": HarnessGround(self)}
         stores = {name: partial(perform, ground=ground, universe=UNIVERSE) for name, ground in grounds.items()}
-        with short_queues(), self.thread_queue_max(THREAD_QUEUE_MAX), self.mailbox_max(MAILBOX_MAX):
+        with (
+            short_queues(),
+            self.thread_queue_max(THREAD_QUEUE_MAX),
+            self.mailbox_max(MAILBOX_MAX),
+            self.lane_max(LANE_MAX),
+        ):
             for seed in range(SEEDS):
                 difference = await compare(await write(seed, LENGTH), stores)
                 assert difference is None, f"seed {seed}\n{difference.described()}"

@@ -111,6 +111,9 @@ class Harness:
     durable = True
     """Whether the data outlive the last open store."""
 
+    has_sql = True
+    """Whether users' own SQL can be part of a commit (`transact`)."""
+
     def store(self) -> Store:
         """A new store, not yet open, on data of its own that nobody else touches."""
         raise NotImplementedError
@@ -123,8 +126,8 @@ class Harness:
 
     async def advance_s(self, store: Store, seconds: float) -> None:
         """Make the store believe that `seconds` have passed: move its clock on, or move back every time that is
-        compared with it: `lease_until`, `ready_at` (not `NEVER_US`), `deadline_at`, a wait's `due_at`, an interrupt's
-        `expires_at`, and when a received message is forgotten."""
+        compared with it: `lease_until`, `ready_at` (not `NEVER_US`), `deadline_at`, a wait's or a delivery's `due_at`,
+        an interrupt's `expires_at`, and when a received message is forgotten."""
         raise NotImplementedError
 
     async def crash(self, store: Store) -> None:
@@ -141,6 +144,12 @@ class Harness:
     def mailbox_max(self, count: int) -> Iterator[None]:
         """Lower `MAILBOX_MAX`. Enough for stores that read `limits.MAILBOX_MAX` when they need it."""
         with mock.patch.object(limits, "MAILBOX_MAX", count):
+            yield
+
+    @contextlib.contextmanager
+    def lane_max(self, count: int) -> Iterator[None]:
+        """Lower `LANE_MAX`. Enough for stores that read `limits.LANE_MAX` when they need it."""
+        with mock.patch.object(limits, "LANE_MAX", count):
             yield
 
 

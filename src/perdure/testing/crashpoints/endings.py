@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.codec import codec_for
+from perdure.core.deliveries import DeliveryFilter
 from perdure.core.failures import decode_error
 from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import Checkpoint, Message, Run, Thread
@@ -31,6 +32,7 @@ VERBS_OF_CHANCE: Final = frozenset({"now", "random", "uuid4"})
 
 RUN_ID: Final = re.compile(r"\br(\d+)\b")
 QUESTION_ID: Final = re.compile(r"\bi\d+\b")
+BUDGET_PLACE: Final = re.compile(r"~\d+\$")
 
 GIVEN_IDS: Final = ("result:", "cancel:", "send")
 """How the names of calls begin whose arguments are ids of runs, or of threads that may be named after them."""
@@ -77,6 +79,10 @@ class RunEnd:
     """Keys and kinds."""
     questions: tuple[Asked, ...] = ()
     """By key."""
+    meters: tuple[tuple[int, str, int, str, int], ...] = ()
+    """Super-step, key, attempt, name and quantity of each."""
+    deliveries: tuple[Handed, ...] = ()
+    """By sink, partition and place in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,18 @@ class Asked:
     payload: Any
     answer: Any
     by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A delivery and what became of it. Keys that were not given are other ones in every life, and so is `seq` where
+    others deliver to that lane."""
+
+    sink: str
+    partition: str
+    bill: bool
+    state: str
+    payload: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +187,32 @@ class _Reader:
             tuple(sorted(log, key=lambda entry: (entry.super_step, entry.kind, entry.key))),
             self._text(run.cancel or "") or None, None if run.parent is None else self._places.get(str(run.parent)),
             tuple((self._text(wait.key), wait.kind.name.lower()) for wait in waits), await self._questions(run),
+            await self._meters(run), await self._deliveries(run),
+        )  # fmt: skip
+
+    async def _meters(self, run: Run) -> tuple[tuple[int, str, int, str, int], ...]:
+        rows = await self._store.meters(run.id, limit=LIST_ROWS_MAX)
+        return tuple((row.super_step, row.key, row.attempt, row.name, row.quantity) for row in rows)
+
+    async def _deliveries(self, run: Run) -> tuple[Handed, ...]:
+        rows = await self._store.deliveries(DeliveryFilter(run=run.id, limit=LIST_ROWS_MAX))
+        return tuple(
+            [
+                Handed(
+                    row.sink, self._text(row.partition), row.bill, row.state.value,
+                    row.payload if row.bill else await self._plain(run, row.payload),
+                )
+                for row in sorted(rows, key=lambda row: (row.sink, row.partition, row.seq))
+            ]
         )  # fmt: skip
 
     async def _questions(self, run: Run) -> tuple[Asked, ...]:
         rows = await self._store.interrupts(InterruptFilter(state=None, run=run.id, limit=LIST_ROWS_MAX))
         asked = [
             Asked(
-                row.super_step, self._text(row.key), row.name, row.state.value, await self._plain(run, row.payload),
+                row.super_step, self._text(row.key), row.name, row.state.value,
+                # What a budget has left depends on what crashes have cut short.
+                None if row.name == "budget" else await self._plain(run, row.payload),
                 None if row.answer is None else await self._plain(run, row.answer), row.answered_by,
             )
             for row in rows
@@ -188,7 +225,7 @@ class _Reader:
     async def _entry(self, run: Run, row: Checkpoint) -> Entry:
         key, digest, value = self._text(row.key), row.digest, await self._value(run, row)
         name = row.key.rpartition("/")[2].partition("#")[0]
-        if name in self._chance:
+        if name in self._chance or name.startswith("deliver:"):  # which returns a key, and is compared as a delivery
             digest, value = 0, "by chance"
         if name.startswith(GIVEN_IDS):
             digest = 0
@@ -212,7 +249,7 @@ class _Reader:
         """A text without the scenario's name and the ids of questions, and with places for run ids."""
         if self._name:
             text = text.replace(self._name, "…")
-        text = QUESTION_ID.sub("a question", text)
+        text = BUDGET_PLACE.sub("~a budget$", QUESTION_ID.sub("a question", text))
         return RUN_ID.sub(lambda found: f"run {self._places.get(found[1], found[0])}", text)
 
 

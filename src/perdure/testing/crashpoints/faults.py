@@ -22,7 +22,8 @@ from perdure.store.protocol import Store
 WRITES: Final = frozenset(
     {
         "reserve_ids", "register", "start", "claim", "commit", "give_back", "retire", "take_over", "retry", "release",
-        "cancel", "answer", "send", "revive", "fork", "resolve",
+        "cancel", "answer", "send", "revive", "fork", "resolve", "claim_deliveries", "settle_deliveries", "redeliver",
+        "set_budget", "transact",
     }
 )  # fmt: skip
 """The verbs that write rows. Left out is what only extends a lease or leaves a note for whoever sends hints."""
@@ -137,4 +138,4 @@ class _Watch:
 
 def _wrote(verb: str, answer: Any) -> bool:
     """Whether a call with this answer has changed a row."""
-    return bool(answer) if verb in {"claim", "give_back", "take_over"} else True
+    return bool(answer) if verb in {"claim", "give_back", "take_over", "claim_deliveries"} else True

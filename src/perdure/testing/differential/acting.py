@@ -8,6 +8,7 @@ can be read afterwards is the same on every store, though runs of several thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,10 +19,13 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from perdure.app import App
+from perdure.client.inbox import InterruptInfo
+from perdure.core.budgets import Budget
 from perdure.core.records import RunState
 from perdure.errors import PerdureError
 from perdure.runtime.handle import Handle
 from perdure.runtime.info import CheckpointInfo, RunInfo
+from perdure.testing.differential import trading
 from perdure.testing.differential.agents import RACING, TIMED, app_on
 from perdure.testing.differential.answers import error
 from perdure.testing.differential.grounds import StoreGround
@@ -31,8 +35,11 @@ PATIENCE_S: Final = 20.0
 LOOK_S: Final = 0.02
 """How long one run is waited for before all are looked at again."""
 
-ID: Final = re.compile(r"\b([rwim])([1-9]\d*)\b")
-"""The id of a run, a worker, a question or a message, wherever it stands."""
+ID: Final = re.compile(r"\b([rwimd])([1-9]\d*)\b")
+"""The id of a run, a worker, a question, a message or a delivery, wherever it stands."""
+
+OF_IDS: Final = re.compile("start:|deliver:")
+"""In the keys of records that have ids in them."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -82,9 +89,30 @@ class Mail(msgspec.Struct, frozen=True):
 
     thread_id: str
     message: Any
+    key: str | None = None
 
     def __str__(self) -> str:
-        return f"app.send({self.thread_id!r}, {self.message!r})"
+        return f"app.send({self.thread_id!r}, {self.message!r}, key={self.key!r})"
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """Set a budget: the one of this name, or that of the run of a start."""
+
+    budget: int | str
+    limits: Budget
+
+    def __str__(self) -> str:
+        whose = repr(self.budget) if isinstance(self.budget, str) else f"run of start {self.budget}"
+        return f"app.set_budget({whose}, {self.limits!r})"
+
+
+class Redeliver(msgspec.Struct, frozen=True):
+    """Send on the so many-th delivery that is dead (counted round and round)."""
+
+    dead: int
+
+    def __str__(self) -> str:
+        return f"app.redeliver(dead delivery {self.dead})"
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -144,7 +172,7 @@ class ListQuestions(msgspec.Struct, frozen=True):
         return f"app.interrupts({self.filters})"
 
 
-Act = Begin | Work | Send | Reply | Mail | Fork | Ask | AskThread | ListRuns | ListQuestions | Look
+Act = Begin | Work | Send | Reply | Mail | Allow | Redeliver | Fork | Ask | AskThread | ListRuns | ListQuestions | Look
 
 
 async def act(program: Sequence[Act], ground: StoreGround) -> list[Any]:
@@ -190,11 +218,15 @@ class Acting:
             case Reply():
                 return await self._reply(act)
             case Mail():
-                return await self.app.send(act.thread_id, act.message)
+                return await self.app.send(act.thread_id, act.message, key=act.key)
+            case Allow():
+                return await self._allow(act)
+            case Redeliver():
+                return await self._redeliver(act.dead)
             case Fork():
                 return await self._fork(act)
             case ListQuestions():
-                return await self.app.interrupts(**act.filters)
+                return sorted(await self.app.interrupts(**act.filters), key=_in_order)
             case Ask():
                 return await self._ask(act)
             case AskThread():
@@ -222,11 +254,24 @@ class Acting:
     async def _reply(self, act: Reply) -> Any:
         question = act.question
         if isinstance(question, int):
-            asked = await self.app.interrupts(state=None, limit=1000)
+            asked = sorted(await self.app.interrupts(state=None, limit=1000), key=_in_order)
             if not asked:
                 return None
             question = asked[question % len(asked)].id
         return await self.app.resume(question, act.answer, by=act.by)
+
+    async def _allow(self, act: Allow) -> Any:
+        name = act.budget
+        if isinstance(name, int):
+            handle = self._handle(name)
+            if handle is None:
+                return None
+            name = f"run:{handle.run_id}"
+        return trading.without_time(await self.app.set_budget(name, act.limits, by="ann"))
+
+    async def _redeliver(self, dead: int) -> Any:
+        rows = await trading.handed_over(self.app, state="dead")
+        return trading.undrawn(await self.app.redeliver(rows[dead % len(rows)].id)) if rows else None
 
     async def _work(self, present: bool) -> None:
         if self._present and not present:
@@ -261,13 +306,17 @@ class Acting:
         return self._handles[start] if start < len(self._handles) else None
 
     async def _quiet(self) -> None:
-        """Wait until nobody can go on."""
+        """Wait until nobody can go on, and nothing is to be handed over."""
         async with asyncio.timeout(PATIENCE_S):
-            while going := [run for run in await self.app.runs(limit=1000) if _goes_on(run)]:
-                try:
-                    await self.app.handle(going[-1].run_id).result(timeout=LOOK_S)
-                except (PerdureError, TimeoutError):
+            while True:
+                going = [run for run in await self.app.runs(limit=1000) if _goes_on(run)]
+                if not going and not await trading.open_deliveries(self.app):
+                    return
+                if not going:
+                    await asyncio.sleep(LOOK_S / 4)
                     continue
+                with contextlib.suppress(PerdureError, TimeoutError):
+                    await self.app.handle(going[-1].run_id).result(timeout=LOOK_S)
 
     async def _everything(self) -> dict[str, Any]:
         runs = await self.app.runs(limit=1000)
@@ -280,7 +329,8 @@ class Acting:
             "states": [await thread.state() for thread in threads],
             "checkpoints": [await thread.checkpoints() for thread in threads],
             "mail": [await thread.mailbox() for thread in threads],
-            "questions": await self.app.interrupts(state=None, limit=1000),
+            "questions": sorted(await self.app.interrupts(state=None, limit=1000), key=_in_order),
+            **await trading.traded(self.app),
         }
 
     # -- showing ---------------------------------------------------------------------------------------------
@@ -293,8 +343,10 @@ class Acting:
             return ID.sub(self._named, answer)
         if isinstance(answer, msgspec.Struct):
             return self._shown({"is": type(answer).__name__} | msgspec.structs.asdict(answer) | {"traceback": "…"})
-        if isinstance(answer, CheckpointInfo) and (answer.failed or "start:" in answer.key):
+        if isinstance(answer, CheckpointInfo) and (answer.failed or OF_IDS.search(answer.key)):
             answer = replace(answer, size=0)  # there are ids in it
+        if isinstance(answer, InterruptInfo) and answer.name == "budget":
+            answer = replace(answer, digest="")  # of a payload that has the run's id in it
         if isinstance(answer, RunInfo) and answer.agent in RACING:
             answer = replace(answer, attempt=0)
         if is_dataclass(answer) and not isinstance(answer, type):
@@ -305,6 +357,11 @@ class Acting:
 
     def _named(self, found: re.Match[str]) -> str:
         return self._names.setdefault(found[0], f"{found[1]}:{len(self._names)}")
+
+
+def _in_order(question: InterruptInfo) -> tuple[tuple[int, str], ...]:
+    """Of questions that were asked at once, the order of their runs; which came first is chance."""
+    return trading.number_in(question.run_id), trading.number_in(question.id)
 
 
 def _goes_on(run: RunInfo) -> bool:

@@ -1,7 +1,8 @@
 """The agents of an app's programs: a handful, and deterministic but for what the program decides.
 
-Each app has its own, with a memory of its own: how often a body was tried, and how often an agent was called. So an
-agent that fails the first two times fails the first two times on every store, however the stores differ in speed.
+Each app has its own, with a memory of its own: for each run, how often a body was tried, and how often the agent was
+called. So an agent that fails the first two times fails the first two times on every store, however the stores differ
+in speed, and whoever runs beside it (a run and its fork, say).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 import perdure
 from perdure import Again, App, Retry
+from perdure.testing.differential.trading import BILLS, register_sinks, register_trading
 
 TWICE: Final = Retry(attempts=2, delay_s=0.001, retry_on=ArithmeticError)
 LARGE_CHARS: Final = 40_000
@@ -24,7 +26,7 @@ MOMENT_S: Final = 0.01
 TIMED: Final = frozenset({"napping", "expiring", "limited"})
 """Agents that wait for such a time, and never for anybody."""
 
-RACING: Final = TIMED | {"parenting", "writing"}
+RACING: Final = TIMED | {"parenting", "reading", "writing"}
 """Agents that may or may not be parked when what they wait for comes: how often they were claimed is chance."""
 
 
@@ -38,12 +40,14 @@ class Tally:
 
 def app_on(url: str) -> App:
     """An app on this store, with its agents."""
-    app = App("differential", store=url)
+    app = App("differential", store=url, billing=BILLS)
     memory: Counter[str] = Counter()
     _register_sound(app)
     _register_failing(app, memory)
     _register_waiting(app)
     _register_social(app)
+    register_sinks(app)
+    register_trading(app)
     return app
 
 
@@ -84,12 +88,18 @@ def _register_sound(app: App) -> None:
 def _register_failing(app: App, memory: Counter[str]) -> None:
     """Agents that fail, or that go another way when they are called again."""
 
+    def again() -> int:
+        """How often the run that asks has asked."""
+        run = perdure.current().run_id
+        memory[run] += 1
+        return memory[run]
+
     @perdure.step(retry=TWICE)
     async def divide(name: str, failures: int) -> str:
-        memory[name] += 1
-        if memory[name] <= failures:
-            raise ZeroDivisionError(f"try {memory[name]} of {name}")
-        return f"try {memory[name]}"
+        count = again()
+        if count <= failures:
+            raise ZeroDivisionError(f"try {count} of {name}")
+        return f"try {count}"
 
     @perdure.step
     async def name_it(name: str) -> str:
@@ -111,19 +121,19 @@ def _register_failing(app: App, memory: Counter[str]) -> None:
     @app.agent
     async def fickle(name: str) -> str:
         """Goes another way when it is called again, and fails the first time: a retry finds that it diverges."""
-        memory[name] += 1
-        await name_it(f"{name} {min(memory[name], 2)}")
-        if memory[name] == 1:
+        count = again()
+        await name_it(f"{name} {min(count, 2)}")
+        if count == 1:
             raise ValueError(name)
         return name
 
     @app.agent(retry=Retry(attempts=2, delay_s=0.001, retry_on=LookupError))
     async def patient(name: str, failures: int) -> int:
         """Tried again as a whole."""
-        memory[name] += 1
-        if memory[name] <= failures:
+        count = again()
+        if count <= failures:
             raise KeyError(name)
-        return memory[name]
+        return count
 
 
 def _register_waiting(app: App) -> None:

@@ -21,11 +21,12 @@ from perdure.testing.differential.operations import UNIT_S
 STAMPED: Final = frozenset({"Run.created_at", "Run.started_at", "Run.ended_at", "Thread.created_at",
     "Worker.started_at", "Worker.ended_at", "Claimed.created_at", "Claimed.now", "Wait.opened_at",
     "Interrupt.created_at", "Interrupt.answered_at", "Message.sent_at", "Effect.intended_at", "Effect.settled_at",
-    "EffectEvent.at"})  # fmt: skip
+    "EffectEvent.at", "Delivery.created_at", "Delivery.settled_at", "MeterRow.at", "BudgetRow.created_at",
+    "BudgetRow.updated_at"})  # fmt: skip
 """Times that are only there or not there."""
 
 DECIDING: Final = frozenset({"Run.ready_at", "Run.deadline_at", "Claimed.deadline_at", "Worker.lease_until",
-    "Wait.due_at", "Interrupt.expires_at", "Effect.lease_until"})  # fmt: skip
+    "Wait.due_at", "Interrupt.expires_at", "Effect.lease_until", "Delivery.due_at"})  # fmt: skip
 """Times that are told in units from now; None where there is none."""
 
 FAR: Final = 100_000

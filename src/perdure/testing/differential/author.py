@@ -97,7 +97,7 @@ class Author:
             self.take_over: 6, self.wear_out: 1, self.retire: 1, self.give_back: 3, self.release: 6, self.retry: 6,
             self.advance: 5, self.attend: 2, self.crash: 2, self.watch: 1, self.reserve: 1, self.read: 14,
             self.outsiders.answer: 10, self.outsiders.send: 6, self.outsiders.revive: 12, self.outsiders.cancel: 5,
-            self.fork: 2, self.resolve: 5, self.undo: 3,
+            self.fork: 2, self.resolve: 5, self.undo: 6, self.relay: 30, self.redeliver: 8, self.set_budget: 4,
         }  # fmt: skip
 
     # -- going on --------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Author:
             key=choose([*[None] * 5, "x", "y", "z"]),
             digest=(agent.encode() + payload).ljust(16, b"."),
             payload=payload,
-            if_busy=choose([*[IfBusy.ENQUEUE] * 3, *[IfBusy.UNLESS_ASKED] * 4, *IfBusy]),
+            if_busy=choose([*[IfBusy.ENQUEUE] * 3, *[IfBusy.UNLESS_ASKED] * 7, *IfBusy]),
             tenant=choose([None, "acme"]),
             tags=tuple(self.random.sample(TAGS, self.random.choice([0, 0, 1, 2]))),
             blobs=choose([(), (), (blob(b"shared"), blob(payload))]),
@@ -206,6 +206,7 @@ class Author:
             deadline_at=choose([*[None] * 30, PAST]),
             parent=self._parent() if self.random.random() < 0.25 else None,
             displaced=b"displaced",
+            **self.batches.handing.given(),
         )
 
     def _parent(self) -> Parent | None:
@@ -341,12 +342,21 @@ class Author:
     def undo(self) -> Sequence[Operation]:
         return self.batches.deeds.retry(self._by())
 
+    def relay(self) -> Sequence[Operation]:
+        return self.batches.handing.relay(self._worker(), self._by())
+
+    def redeliver(self) -> Sequence[Operation]:
+        return self.batches.handing.redeliver(self._by())
+
+    def set_budget(self) -> Sequence[Operation]:
+        return self.batches.handing.set_budget(self._by())
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self) -> Sequence[Operation]:
         draws = (
             self._list_runs, self._list_threads, self._log, self._history, self._by_id, self._waits, self._waits,
-            self._effects,
+            self._effects, self._handed,
         )  # fmt: skip
         return [self.random.choice(draws)()]
 
@@ -355,6 +365,9 @@ class Author:
 
     def _effects(self) -> Operation:
         return self.batches.deeds.read(self._run(), self._limit(), self._by())
+
+    def _handed(self) -> Operation:
+        return self.batches.handing.read(self._run(), self._limit(), self._by())
 
     def _list_runs(self) -> Operation:
         choose = self.random.choice

@@ -13,19 +13,23 @@ from perdure.core.changes import (
     BeginSuperStep,
     Change,
     CloseWait,
+    Deliver,
     EndRun,
     HoldRun,
     IntendEffect,
     OpenWait,
+    ParkRun,
     Place,
     RecordAttempt,
     RequeueRun,
+    Reserve,
     SendMessage,
     SettleEffect,
     record_of,
 )
 from perdure.core.records import Claimed, HeldReason, RunState
 from perdure.testing.differential.deeds import Deeds
+from perdure.testing.differential.handing import Handing
 from perdure.testing.differential.operations import UNIT_S, blob
 from perdure.testing.differential.pauses import Pauses
 from perdure.testing.differential.sight import Sight
@@ -35,7 +39,7 @@ KEYS: Final = ("a", "b", "c", "d", "e/1")
 
 FAILING: Final = ("c", "d")
 
-ACTS: Final = 0.25
+ACTS: Final = 0.32
 """How often a slice is about an effect only."""
 
 UNIVERSE: Final = tuple(blob(data) for data in (b"shared", b"1", b"2", *(key.encode() for key in KEYS)))
@@ -48,7 +52,10 @@ class Batches:
     def __init__(self, source: random.Random, sight: Sight, *, new_id: Callable[[], int]) -> None:
         self.random = source
         self.sight = sight
-        self.pauses = Pauses(source, sight, new_id=new_id, record=self._step, blobs=(blob(b"shared"),))
+        self.handing = Handing(source, sight, new_id=new_id, record=self._step)
+        self.pauses = Pauses(
+            source, sight, new_id=new_id, record=self._step, blobs=(blob(b"shared"),), about=self.handing.about
+        )
         self.deeds = Deeds(source, sight, new_id=new_id, record=self._step)
         self._seq = 0
         self._opened: set[int] = set()
@@ -74,6 +81,8 @@ class Batches:
                 changes.append(self._waiting(claimed, super_step))
             elif draw < 0.65:
                 changes.append(self.deeds.any_kind(claimed, super_step))
+            elif draw < 0.8:
+                changes.append(self.handing.any_kind(claimed, super_step))
             elif careless or (super_step, key) not in taken:
                 taken.add((super_step, key))
                 changes.append(self._step(claimed, super_step, key))
@@ -94,6 +103,7 @@ class Batches:
             self._hold(claimed),
             *(self._any_pause(claimed, super_step) for _ in range(4)),
             *(self.deeds.any_kind(claimed, super_step) for _ in range(2)),
+            self.handing.any_kind(claimed, super_step),
         )
         return moved(self.random.choice(kinds), run=run, fence=fence)
 
@@ -186,28 +196,37 @@ class Batches:
 
 def moved(change: Change, *, run: int, fence: int) -> Change:
     """The same change of another run, or under another fence; its record goes along."""
-    if isinstance(change, CloseWait | SendMessage | SettleEffect) and change.record is not None:
+    if isinstance(change, CloseWait | SendMessage | SettleEffect | Deliver) and change.record is not None:
         record = msgspec.structs.replace(change.record, run=run, fence=fence)
         return msgspec.structs.replace(change, run=run, fence=fence, record=record)
     return msgspec.structs.replace(change, run=run, fence=fence)
 
 
 def plain(changes: Sequence[Change]) -> list[Change]:
-    """The batch without what no worker sends, and of which nothing is said: a wait that is opened under the key of a
-    record beside it, and what else is said of an effect that is intended."""
+    """The batch without what no worker sends, or of which nothing is said: a wait that is opened under the key of a
+    record beside it, or closed a second time, what else is said of an effect that is intended, and a parking beside a
+    run that hands over and ends (who waits for that is not parked, or is woken)."""
     recorded: set[Place] = set()
+    closed: set[Place] = set()
     found: list[Change] = []
-    for change in Deeds.plain(changes):
+    hands_over = any(isinstance(change, Deliver) for change in changes)
+    for change in Deeds.plain([each for each in changes if not (hands_over and isinstance(each, ParkRun))]):
+        if isinstance(change, OpenWait | CloseWait):
+            place = change.run, change.super_step, change.key
+            if place in (recorded if isinstance(change, OpenWait) else closed):
+                continue
+            closed |= {place} if isinstance(change, CloseWait) else set()
         if (record := record_of(change)) is not None:
             recorded.add((record.run, record.super_step, record.key))
-        if not isinstance(change, OpenWait) or (change.run, change.super_step, change.key) not in recorded:
-            found.append(change)
+        found.append(change)
     return found
 
 
 def apart(strays: Sequence[Change], mine: Sequence[Change]) -> list[Change]:
-    """The strays without those that may bounce, or may not fit an effect, of runs that the batch is about anyway: a
-    change that both bounces and comes too late may be told as either."""
+    """The strays, one of a run, without those that may bounce, or may not fit an effect, of runs that the batch is
+    about anyway: a change that both bounces and comes too late may be told as either. And without waits that these
+    open: their own changes do not know that there is something to close."""
     runs = {change.run for change in mine}
-    either = CloseWait | SendMessage | IntendEffect | SettleEffect
-    return [each for each in strays if each.run not in runs or not isinstance(each, either)]
+    either = CloseWait | SendMessage | IntendEffect | SettleEffect | Deliver | Reserve | OpenWait
+    alone = {change.run: change for change in reversed(strays)}
+    return [each for each in alone.values() if each.run not in runs or not isinstance(each, either)]

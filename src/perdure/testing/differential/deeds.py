@@ -37,7 +37,8 @@ class Deeds:
         if draw < 0.06:
             return self._begin(claimed)
         if known and draw < 0.85:
-            row = self.random.choice(known)
+            undoing = [row for row in known if row.state is EffectState.UNDOING]
+            row = self.random.choice(undoing if undoing and self.random.random() < 0.7 else known)
             undoes = row.state in UNDOABLE and row.state not in SETTLED
             return self._undo(claimed, row) if undoes == (draw < 0.7) else self._settle(claimed, row)
         return self._intend(claimed, super_step, self.random.choice(KEYS))

@@ -16,6 +16,7 @@ from perdure.core.changes import (
     ParkRun,
     SendMessage,
 )
+from perdure.core.keys import budget_place
 from perdure.core.records import Blob, Claimed, WaitKind
 from perdure.core.requests import NewMessage
 from perdure.testing.differential.operations import UNIT_S, blob
@@ -26,8 +27,8 @@ KEYS: Final = ("w", "x", "y/1")
 
 LABELS: Final = ("note", "order")
 BEYOND: Final = (blob(b"beyond"),)
-"""What comes with a question. Nobody compares it: whether it is kept where the question is there already is nobody's
-business."""
+"""What comes with a question, or with a message that has a key. Nobody compares it: whether it is kept where the
+question, or that key, is there already is nobody's business."""
 
 PAST: Final = 1
 """A time that has come, whatever the clock says."""
@@ -39,13 +40,21 @@ class Pauses:
     """Draws waits and what ends them, and messages."""
 
     def __init__(
-        self, source: random.Random, sight: Sight, *, new_id: Callable[[], int], record: Record, blobs: tuple[Blob, ...]
+        self,
+        source: random.Random,
+        sight: Sight,
+        *,
+        new_id: Callable[[], int],
+        record: Record,
+        blobs: tuple[Blob, ...],
+        about: Callable[[], tuple[int, int] | None],
     ) -> None:
         self.random = source
         self.sight = sight
         self._new_id = new_id
         self._record = record
         self._blobs = blobs
+        self._about = about
 
     def open(self, claimed: Claimed, super_step: int, key: str) -> OpenWait:
         """A wait of any kind."""
@@ -59,6 +68,8 @@ class Pauses:
                 return OpenWait(*at, WaitKind.TIMER, delay_us=delay_us or UNIT_S * 1_000_000, due_at=due_at)
             case WaitKind.ANSWER:
                 asked = self._question()
+                if asked.budget is not None:  # such a question has a place of its own
+                    at = (*at[:4], budget_place(*asked.budget))
                 return OpenWait(
                     *at, WaitKind.ANSWER, delay_us=delay_us, due_at=due_at, interrupt=asked, blobs=BEYOND,
                 )  # fmt: skip
@@ -94,8 +105,10 @@ class Pauses:
         names = dict(self.sight.threads())
         thread_id = names[self._thread()] if names and self.random.random() < 0.9 else "nobody"
         number = self._new_id()
+        blobs, key = choose([(), self._blobs]), choose([*[None] * 6, "k1", "k2"])
         return NewMessage(
-            number, thread_id, sender, choose(LABELS), f"message {number}".encode(), choose([(), self._blobs])
+            number, thread_id, sender, choose(LABELS), f"message {number}".encode(),
+            BEYOND if blobs and key is not None else blobs, key,
         )  # fmt: skip
 
     def bury(self, claimed: Claimed) -> BuryMessage:
@@ -139,7 +152,7 @@ class Pauses:
         number = self._new_id()
         return NewInterrupt(
             number, choose(["approve", "which"]), f"question {number}".encode(), choose([None, b'{"type":"boolean"}']),
-            f"{number:032x}", choose(["raise", "cancel", "default"]), choose([None, "ann", "ben"]),
+            f"{number:032x}", choose(["raise", "cancel", "default"]), choose([None, "ann", "ben"]), self._about(),
         )  # fmt: skip
 
     def _thread(self) -> int:

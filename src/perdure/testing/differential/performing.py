@@ -16,8 +16,11 @@ from unittest import mock
 import msgspec
 
 from perdure.core import limits
+from perdure.core.budgets import BudgetFilter
 from perdure.core.changes import Change, CommitOutcome, EndRun, IntendEffect, ParkRun, SettleEffect
+from perdure.core.deliveries import Delivery, DeliveryFilter
 from perdure.core.effects import EffectFilter
+from perdure.core.meters import UsageBy, UsageFilter
 from perdure.core.records import Blob, Checkpoint
 from perdure.core.requests import InterruptFilter, NewWorker, RunFilter
 from perdure.store.protocol import Store
@@ -40,6 +43,9 @@ THREAD_QUEUE_MAX: Final = 4
 
 MAILBOX_MAX: Final = 4
 """And a mailbox after so many messages."""
+
+LANE_MAX: Final = 4
+"""And a lane of the outbox after so many deliveries."""
 
 LOG_PAGE: Final = 3
 """Rows of a log read at a time, where it is read in pages."""
@@ -71,7 +77,9 @@ async def perform(program: Sequence[Operation], ground: Ground, *, universe: Seq
             await performance.close()
 
 
-_shortened: Final = mock.patch.multiple(limits, THREAD_QUEUE_MAX=THREAD_QUEUE_MAX, MAILBOX_MAX=MAILBOX_MAX)
+_shortened: Final = mock.patch.multiple(
+    limits, THREAD_QUEUE_MAX=THREAD_QUEUE_MAX, MAILBOX_MAX=MAILBOX_MAX, LANE_MAX=LANE_MAX
+)
 _tellers: Final[list[object]] = []
 
 
@@ -117,6 +125,10 @@ class Performance:
         answer = await self.answer(operation)
         if isinstance(answer, CommitOutcome) and isinstance(operation, Call):
             answer = comparable(answer, operation.args[1])
+        if isinstance(operation, Call) and operation.verb == "next_delivery" and answer:
+            answer = round(answer / (UNIT_S * 1_000_000))
+        if isinstance(operation, Call) and operation.verb == "claim_deliveries" and isinstance(answer, list):
+            answer = sorted(answer, key=lambda row: row.id)
         return shown(answer, await self.store.now_us())
 
     async def answer(self, operation: Operation) -> Any:
@@ -229,8 +241,20 @@ async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:
         "dead letters": await store.dead_letters(),
         "effects": effects,
         "what was written of them": [await store.effect_events(row.id) for row in effects],
+        "handed over": await store.deliveries(DeliveryFilter(bill=False, limit=limits.LIST_ROWS_MAX)),
+        "bills": await bills(store),
+        "meters": {run: await store.meters(run) for run in ids},
+        "used": [await store.usage(UsageFilter(by)) for by in (UsageBy.TENANT, UsageBy.AGENT, UsageBy.RUN)],
+        "budgets": await store.budgets(BudgetFilter(limit=limits.LIST_ROWS_MAX)),
         "blobs": {thread.id: await store.blobs(thread.id, digests) for thread in threads},
     }
+
+
+async def bills(store: Store) -> list[Delivery]:
+    """Every bill, by its place; which numbers they have is the store's affair."""
+    rows = await store.deliveries(DeliveryFilter(bill=True, limit=limits.LIST_ROWS_MAX))
+    unnumbered = (msgspec.structs.replace(row, id=0) for row in rows)
+    return sorted(unnumbered, key=lambda row: (row.sink, row.partition, row.seq))
 
 
 async def in_pages(store: Store, run: int) -> list[Checkpoint]:

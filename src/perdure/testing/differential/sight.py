@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.core.deliveries import Delivery, DeliveryFilter, DeliveryState
 from perdure.core.effects import Effect
+from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import InterruptState, Run, RunState, Wait
 from perdure.store.memory.tables import Tables
 
@@ -43,6 +45,18 @@ class Sight:
         """The effect under this key, if there is one."""
         known = self._tables.ledger.get(run, {}).get((super_step, key))
         return None if known is None else self._tables.effects[known].row
+
+    def deliveries(self, *states: DeliveryState) -> list[Delivery]:
+        """The deliveries in one of these states; all without one."""
+        rows = self._tables.outbox.page(DeliveryFilter(limit=LIST_ROWS_MAX))
+        return [row for row in rows if not states or row.state in states]
+
+    def budgets(self) -> list[tuple[int, int]]:
+        """Every budget, and how often it was set."""
+        return [(row.id, row.rev) for row in self._tables.accounts.rows.values()]
+
+    def budget_names(self) -> list[str]:
+        return list(self._tables.accounts.by_name)
 
     def questions(self, *states: InterruptState) -> list[int]:
         """The questions in one of these states; all without one."""

@@ -13,7 +13,8 @@ neither. Questions are answered by `stage.answer`, or by nobody until they expir
 
 `faults.py` has the words, `cast.py` the apps and agents, `rehearsal.py` the world (on `perdure.testing.simulation`) and
 `backstage.py` what it stands on; `alarm.py` wakes workers for what becomes due, `calls.py` sees what agents wait for,
-`people.py` who answers, `standing.py` says what did not end.
+`handing.py` what their sinks get, `books.py` what their transactions write; `people.py` who answers, `standing.py` says
+what did not end.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from perdure.testing.rehearsal.faults import (
     fail_step,
     slow_step,
 )
+from perdure.testing.rehearsal.handing import HandedOver
 from perdure.testing.rehearsal.rehearsal import Execution, Rehearsal, rehearse
 from perdure.testing.rehearsal.standing import NeverEnded
 
 __all__ = [
     "Execution",
     "Fault",
+    "HandedOver",
     "NeverEnded",
     "Rehearsal",
     "Waited",

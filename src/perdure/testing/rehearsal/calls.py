@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from perdure.core.changes import Change, CommitOutcome, OpenWait, Place, place_of, record_of
+from perdure.core.changes import Change, CommitOutcome, Deliver, OpenWait, Place, place_of, record_of
 from perdure.core.records import run_id
 from perdure.core.requests import StartRun
 from perdure.runtime.starting import CHILD_KEY
@@ -23,6 +23,9 @@ from perdure.testing.simulation.world import World
 
 _ASKED: Final = re.compile(r"~\d+\?$")
 """The end of the place where an effect waits for somebody to say what became of it."""
+
+_ABOUT_BUDGET: Final = re.compile(r"~\d+\$\d+")
+"""The place where a run asks whether a budget is raised."""
 
 _BETWEEN_TRIES: Final = re.compile(r"~\d{1,9}$")
 _CHILD: Final = re.compile(rf"{CHILD_KEY}r(\d+)/(\d+)/(.*)", re.DOTALL)
@@ -70,8 +73,8 @@ class Calls:
             if place in self.names or (place, fence) in self._verbs:
                 continue
             self._verbs[place, fence] = _name_in(place[2])
-            if self._strikes(Moment.BEFORE, place):
-                dies = True
+            struck = [self._strikes(moment, place) for moment in (Moment.BEFORE, *_at_once(request, place))]
+            dies = dies or any(struck)
         return dies
 
     def written(self, request: Request, answer: Any) -> bool:
@@ -108,6 +111,8 @@ def moment(at_us: int) -> datetime:
 
 
 def _name_in(key: str) -> str:
+    if _ABOUT_BUDGET.fullmatch(key):
+        return "budget"
     return _ASKED.sub("", key.rpartition("/")[2]).partition("#")[0]
 
 
@@ -128,6 +133,14 @@ def _waited(change: OpenWait, now_us: int) -> Waited:
 def _opens(change: Any) -> bool:
     """Whether it opens a wait of a verb. (A step that waits for its next try is still the step.)"""
     return isinstance(change, OpenWait) and not _BETWEEN_TRIES.search(change.key)
+
+
+def _at_once(request: Request, place: Place) -> Iterator[Moment]:
+    """The moments between the beginning of a verb and its record, where it is done with its record: what is handed over
+    has no wait to die in."""
+    changes = request.args[1] if request.verb == "commit" else ()
+    if any(isinstance(each, Deliver) and place_of(each) == place for each in changes):
+        yield Moment.IN
 
 
 def _places(request: Request) -> Iterator[tuple[Place, int]]:

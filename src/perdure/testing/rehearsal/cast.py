@@ -10,6 +10,7 @@ from perdure.app import App
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.settings import check_name
+from perdure.runtime.sinks import Sink
 from perdure.store.protocol import Store
 from perdure.testing.rehearsal.backstage import Crossroads
 
@@ -26,6 +27,7 @@ class Cast:
         self._loans = ExitStack()
         self._guests = [other for other in others if other is not app]
         self._own: Agents = dict(app.agents)
+        self._lead = app
 
     def __enter__(self) -> Cast:
         return self
@@ -46,6 +48,19 @@ class Cast:
         """What the worker executes."""
         return merged(self._own, self._guests)
 
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """What its apps have registered; where two have a sink of one name, the rehearsed app's."""
+        found: dict[str, Sink] = {}
+        for app in (*self._guests, self._lead):
+            found |= app.sinks
+        return found
+
+    @property
+    def billing(self) -> str | None:
+        """The sink of the rehearsed app's bills."""
+        return self._lead.billing
+
     def recast(self, agents: object) -> None:
         """Let other agents take the place of the rehearsed app's own."""
         own = own_agents(agents)
@@ -53,6 +68,7 @@ class Cast:
         if isinstance(agents, App):
             self.enter(agents)
             self._guests = [guest for guest in self._guests if guest is not agents]
+            self._lead = agents
         self._own = own
 
 

@@ -15,7 +15,11 @@ from typing import Any, Final, TypeVar, cast
 from msgspec import structs
 
 from perdure.app import App
+from perdure.client.budgets import BudgetInfo
+from perdure.client.deliveries import DeliveryInfo
 from perdure.client.inbox import InterruptInfo
+from perdure.client.usage import UsageInfo
+from perdure.core.budgets import Budget
 from perdure.core.durations import seconds
 from perdure.core.keys import meant
 from perdure.core.limits import LIST_ROWS_MAX, RECOVERIES_MAX
@@ -32,11 +36,14 @@ from perdure.store.protocol import Store
 from perdure.testing.answers import answered
 from perdure.testing.rehearsal.alarm import Alarm
 from perdure.testing.rehearsal.backstage import Crossroads, Nobody, StagePools
+from perdure.testing.rehearsal.books import Books, Connection
 from perdure.testing.rehearsal.calls import Calls, Waited, moment
 from perdure.testing.rehearsal.cast import Cast, check_apps, check_deployment, own_agents
 from perdure.testing.rehearsal.faults import Fault, Moment, checked, idle, striking
+from perdure.testing.rehearsal.handing import HandedOver, Handing, not_once, open_text, still_open
 from perdure.testing.rehearsal.people import People, Promise, check_question
 from perdure.testing.rehearsal.standing import Circle, NeverEnded, Standing, lasting
+from perdure.testing.simulation.loop import VirtualLoop
 from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.world import Process, Stuck, World
 
@@ -99,6 +106,8 @@ class Rehearsal:
     """Every body that began, in order."""
     waits: list[Waited] = field(default_factory=list)
     """Every wait that began, in order."""
+    handed_over: list[HandedOver] = field(default_factory=list)
+    """What sinks have got, in order."""
     crashes: int = 0
     """Worker processes that died."""
     _leaving: set[Process] = field(default_factory=set, repr=False)
@@ -155,6 +164,18 @@ class Rehearsal:
         """The virtual time."""
         return moment(self._world.wall_us())
 
+    def hand_over(self, *, within: float | str | timedelta = WITHIN) -> list[HandedOver]:
+        """Let time pass until all that runs have handed over is delivered or given up; returns what sinks have got, in
+        order. Raises `NeverEnded` after `within`."""
+        limit_s = seconds(within, what="a duration for within=")
+        self._check_time_can_pass("hand_over")
+        outbox = self._root._data.outbox
+        if not self._pass(lambda: not still_open(outbox), limit_s):
+            raise NeverEnded(
+                f"not all is handed over after {lasting(limit_s)} of virtual time: {open_text(still_open(outbox))}"
+            )
+        return list(self.handed_over)
+
     # -- what people do --------------------------------------------------------------------------------------
 
     def answer(self, question: str, answer: Any, *, by: str | None = None, after: float | str | timedelta = 0) -> None:
@@ -175,6 +196,10 @@ class Rehearsal:
         """Cancel a run, by its handle or its id, as `handle.cancel` does."""
         name = run.run_id if isinstance(run, Handle) else run
         return self.play(functools.partial(self.app.cancel, name, reason=reason))
+
+    def set_budget(self, name: str, budget: Budget, *, by: str | None = None) -> BudgetInfo:
+        """Set a budget, as `app.set_budget` does."""
+        return self.play(functools.partial(self.app.set_budget, name, budget, by=by))
 
     # -- what happens to it ----------------------------------------------------------------------------------
 
@@ -199,10 +224,11 @@ class Rehearsal:
     # -- what has happened -----------------------------------------------------------------------------------
 
     def count(self, step: str) -> int:
-        """How often a body of this step (by name, or by key) began; 0 if none has."""
+        """How often a body of this step (by name, or by key) began; 0 if none has. With "sink:orders", or the key of a
+        delivery: how often a worker began to hand it over."""
         if not isinstance(step, str) or not step:
             raise UsageError(f'count takes the name or the key of a step, such as "search", not {step!r}')
-        return sum(meant((step,), key=each.key, name=each.step) is not None for each in self.executions)
+        return sum(meant((step,), key=key, name=name) is not None for name, key in self._begun())
 
     def keys(self) -> list[str]:
         """The keys of all bodies that began, in order, as they began."""
@@ -213,6 +239,37 @@ class Rehearsal:
         given: `open`, `answered`, `expired`, `withdrawn`."""
         return self.play(functools.partial(self.app.interrupts, state=state, limit=LIST_ROWS_MAX))
 
+    def deliveries(self, state: str | None = None, *, sink: str | None = None) -> list[DeliveryInfo]:
+        """What runs have handed over, with what became of it, as `app.deliveries` lists it; only what is in this state
+        (`queued`, `delivering`, `delivered`, `dead`), or for this sink, if one is given."""
+        return self.play(functools.partial(self.app.deliveries, state=state, sink=sink, limit=LIST_ROWS_MAX))
+
+    def assert_delivered_once(self, sink: str | None = None, *, by_key: bool = False) -> None:
+        """Let time pass until all is delivered or given up; an `AssertionError` unless something was handed over (to
+        this sink), and all of it has arrived, each delivery once. With `by_key` the other side knows keys, so that the
+        same delivery again is nothing new to it."""
+        if sink is not None and sink not in self._cast.sinks:
+            known = ", ".join(map(repr, sorted(self._cast.sinks))) or "none"
+            raise UsageError(f"no app on this stage has a sink {sink!r}; registered are: {known}")
+        self.hand_over()
+        if wrong := not_once(self._root._data.outbox, self.handed_over, sink, by_key=by_key):
+            raise AssertionError("; ".join(wrong))
+
+    def usage(self, by: str = "run", **filters: Any) -> list[UsageInfo]:
+        """Sums of what was metered, as `app.usage` has them."""
+        return self.play(functools.partial(self.app.usage, by, **filters))
+
+    def budgets(self, prefix: str | None = None) -> list[BudgetInfo]:
+        """The budgets that there are, with what is spent of them, as `app.budgets` lists them."""
+        return self.play(functools.partial(self.app.budgets, prefix, limit=LIST_ROWS_MAX))
+
+    @property
+    def database(self) -> Connection:
+        """A connection to the tables of the agents' transactions: to make them before a run, and to look at them after
+        it. It sees what is committed."""
+        self._check_set("use its database")
+        return self._books.view
+
     # -- inside ----------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -222,6 +279,8 @@ class Rehearsal:
         self._root = MemoryStore(now_us=self._world.wall_us)
         self._database = Database(self._world, self._root, witness=cast(Any, self))
         self._people = People(self.app, self._world, self._root._data, self._act)
+        self._books = Books()
+        self._handing = Handing(self.faults, self.handed_over, now=lambda: self.now, die=self._die_here)
         self._calls = Calls(self.faults, self.waits, self._world, self._people.asked)
         self._alarm = Alarm(self._database.loop, self._root._data)
         opening = self._database.loop.create_task(self._root.open())
@@ -235,9 +294,10 @@ class Rehearsal:
             finally:
                 self._over = True
                 self._world.close()
+                self._books.close()
 
     def _store_of(self, app: App) -> Store:
-        return cast(Store, Crossroads(app.name, self._database, self._leaving, self._dies_before))
+        return cast(Store, Crossroads(app.name, self._database, self._books, self._leaving, self._dies_before))
 
     def _check_set(self, verb: str) -> None:
         if self._over:
@@ -291,6 +351,7 @@ class Rehearsal:
         process.worker = Worker(
             client.store, agents, settings=settings, durability=self.app.durability, on_ended=client.ended,
             surroundings=replace(process.surroundings(beside=Nobody), pools=StagePools),
+            sinks=self._handing.sinks(self._cast.sinks), billing=self._cast.billing,
         )  # fmt: skip
         if process in self._leaving:
             self._dismiss(process)
@@ -343,7 +404,10 @@ class Rehearsal:
     async def saw(self, request: Request, answer: Any) -> None:
         """The database has done this (`Witness`)."""
         self._alarm.set()
-        if self._calls.written(request, answer):
+        struck = self._calls.written(request, answer)
+        if request.verb == "settle_deliveries" and not isinstance(answer, Exception):
+            struck = self._handing.settled(self._root._data.outbox, request.args[1])
+        if struck:
             self._crash(request.caller.process)
 
     def _dies_before(self, request: Request) -> bool:
@@ -352,6 +416,12 @@ class Rehearsal:
         if dies:
             self._crash(request.caller.process)
         return dies
+
+    async def _die_here(self) -> None:
+        """The process that this runs in ends."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop) and isinstance(loop.owner, Process)
+        await self._die(loop.owner)
 
     async def _die(self, process: Process) -> None:
         self._crash(process)
@@ -379,9 +449,12 @@ class Rehearsal:
         """A fault that never struck proves nothing, nor does an answer that nobody asked for: the name is misspelt, or
         was never reached."""
         self._people.raise_failure()
-        executed = [(each.step, each.key) for each in self.executions]
-        if words := idle(self.faults, executed, self._calls.verbs()) or self._people.unasked():
+        if words := idle(self.faults, self._begun(), self._calls.verbs()) or self._people.unasked():
             raise AssertionError(words)
+
+    def _begun(self) -> list[tuple[str, str]]:
+        """What faults can strike, by name and key, as often as it began: bodies of steps, and tries to hand over."""
+        return [*((each.step, each.key) for each in self.executions), *self._handing.tries]
 
     def _standing(self) -> Standing:
         """Where every run stands, in words."""

@@ -36,6 +36,7 @@ from perdure.runtime.execution import Execution
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.group import Batch
 from perdure.runtime.interruption import Cancelled, Interruption
+from perdure.runtime.metering import NO_USE, Use
 from perdure.runtime.step import Durability, Step
 from perdure.runtime.superstep import SuperStep
 from perdure.testing.answers import answered
@@ -182,10 +183,12 @@ class ReplaySuperStep(SuperStep):
         return super().record_value(name, scope, made, encode, decode)
 
     def append(
-        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int
+        self, key: str, digest: int, attempt: int, payload: bytes, *, failed: bool, started_at: int, use: Use = NO_USE
     ) -> Batch[Change, CommitOutcome]:
         self.unrecorded.setdefault(key, Fresh(key, "made now", answered=True))
-        return super().append(key, digest, attempt, payload, failed=failed, started_at=started_at)
+        if self._asked is not None and self._asked.key == key:  # it has not waited
+            self._asked = None
+        return super().append(key, digest, attempt, payload, failed=failed, started_at=started_at, use=use)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         self.moves += 1

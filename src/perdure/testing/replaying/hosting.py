@@ -19,6 +19,7 @@ from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.ids import Ids
 from perdure.runtime.interruption import Cancelled
 from perdure.runtime.reads import Reads
+from perdure.runtime.sinks import Sink
 from perdure.runtime.starts import Starts
 from perdure.runtime.step import Durability
 from perdure.runtime.surroundings import AroundBody
@@ -130,6 +131,8 @@ class ReplayHost:
     ids: Ids = field(default_factory=lambda: cast(Ids, Nowhere()))
     starts: Starts = field(default_factory=lambda: cast(Starts, Nowhere()))
     reads: Reads = field(default_factory=lambda: cast(Reads, Nowhere()))
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    billing: str | None = None
 
 
 def host_for(deployment: str | None, at_us: int, shelf: Shelf, agents: Mapping[str, Agent[..., Any]]) -> ReplayHost:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from perdure.core.durations import seconds
 from perdure.core.endings import Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.failures import decode_error, run_error
-from perdure.core.keys import meant
+from perdure.core.keys import is_beside, meant
 from perdure.core.paths import type_name
 from perdure.core.records import Checkpoint, Claimed
 from perdure.errors import DeadlineExceeded, UsageError
@@ -65,7 +65,7 @@ async def replay(
     return Replayed(
         run_id=history.run_id, agent=player.agent.name, app=app.name, state=history.run.state,
         deployment=history.run.deployment, super_steps=len(history.super_steps), records=player.taken,
-        recorded=sum(len(step.records) for step in history.super_steps), differences=tuple(player.differences),
+        recorded=sum(len(_called(step)) for step in history.super_steps), differences=tuple(player.differences),
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def _on_the_way(step: ReplaySuperStep, recorded: Recorded) -> Iterator[Differenc
     """What the steps showed."""
     for each in step.diverged:
         yield Difference(Finding.DIVERGED, recorded.number, each.key, each.recorded, each.call, _divergence(each))
-    left = [row for row in recorded.records if row.key not in step.watched.asked]
+    left = [row for row in _called(recorded) if row.key not in step.watched.asked]
     for fresh in step.unrecorded.values():
         renamed = _renamed(fresh, left)
         if recorded.end is None and not renamed:
@@ -284,8 +284,13 @@ def _unreadable(execution: ReplayExecution, recorded: Recorded, detail: str) -> 
     return Difference(Finding.UNREADABLE, recorded.number, where, now=detail, detail=f"{named}\n{remedy}")
 
 
+def _called(recorded: Recorded) -> list[Checkpoint]:
+    """The records of what code called; some are of what was done beside it."""
+    return [row for row in recorded.records if not is_beside(row.key)]
+
+
 def _unused(step: ReplaySuperStep, recorded: Recorded) -> Iterator[Difference]:
     """Records that nobody asked for, where the code came to its end and the recorded one had, too."""
-    for row in recorded.records if recorded.end is not None else ():
+    for row in _called(recorded) if recorded.end is not None else ():
         if row.key not in step.watched.asked:
             yield Difference(Finding.UNUSED, recorded.number, row.key, "failed" if row.failed else "recorded")

@@ -12,11 +12,13 @@ over, everything must come to its end, with results that the log explains.
 
 `loop.py` has the virtual event loop, `world.py` processes and time, `wire.py` messages and their fates, `weather.py`
 how often which fault comes, `nature.py` what happens to processes. `playbook.py` and `steps.py` have the agents,
-those that wait in `sleepers.py`, `askers.py`, `correspondents.py` and `families.py`, and those with effects in
-`buyers.py`; `roles.py` says what must come of one. `provider.py` is what effects act on. `orders.py` has what is
-started, `people.py`, `public.py` and `auditor.py` who does it and looks after it. `witness.py` sees all of it through
-`eyes.py`, `rules/` say what must hold, `readiness.py` what must not be left undone, `account.py` what must have come of
-it, `ledger.py` that the provider and the ledger tell the same story. `simulation.py` puts them together. After
+those that wait in `sleepers.py`, `askers.py`, `correspondents.py` and `families.py`, those with effects in
+`buyers.py`, those that hand over in `couriers.py` and those that run under budgets in `spenders.py`; `roles.py` says
+what must come of one. `provider.py` is what effects act on, `recipients.py` who gets what is handed over. `orders.py`
+has what is started, `people.py`, `public.py`, `auditor.py` and `stewards.py` who does it and looks after it.
+`witness.py` sees all of it through `eyes.py`, `rules/` say what must hold, `readiness.py` what must not be left
+undone, `account.py` what must have come of it, `ledger.py` that the provider and the ledger tell the same story,
+`outgoings.py` that the outbox, the bills and their recipients do. `simulation.py` puts them together. After
 FoundationDB's simulator and TigerBeetle's VOPR.
 
 The checker is checked: `tests/simulation/mutations.py` breaks the runtime and the stores in one place at a time, and

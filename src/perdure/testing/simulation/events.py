@@ -52,5 +52,9 @@ def total(events: Counter[str], annals: Annals, look: Look) -> Counter[str]:
     events["fork"] = len(annals.forks)
     events["state taken back"] = sum(super_step == 0 for _, super_step in annals.boundaries)
     events += Counter(f"effect {row.state}" for row in look.effects.values())
+    events += Counter(f"{'bill' if row.bill else 'delivery'} {row.state}" for row in look.deliveries.values())
+    events["meter"] = sum(len(rows) for rows in look.meters.values())
+    events["budget"] = len(look.budgets)
+    events["budget set again"] = sum(row.rev - 1 for row in look.budgets.values())
     events["effect resolved by a person"] = sum(row.by is not None for row in look.effects.values())
     return +events

@@ -9,29 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from perdure.core.budgets import BudgetFilter
 from perdure.core.changes import (
     AppendCheckpoint,
     BeginSuperStep,
     BuryMessage,
     Change,
     CloseWait,
+    Deliver,
     EndRun,
     IntendEffect,
     OpenWait,
     SendMessage,
 )
+from perdure.core.deliveries import DeliveryFilter
 from perdure.core.effects import EffectFilter
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.core.requests import InterruptFilter, RunFilter
+from perdure.core.requests import InterruptFilter, RunFilter, StartRun
 from perdure.core.states import UNFINISHED
 from perdure.store.protocol import Store
+from perdure.testing.simulation.rules.batches import tried
 from perdure.testing.simulation.rules.look import Look, Write
 from perdure.testing.simulation.wire import WRITES, Request
 
 ON_WORKERS: Final = frozenset({"register", "renew", "attend", "set_idle", "take_over", "retire"})
-ON_RUNS: Final = WRITES - {"register", "renew", "attend", "set_idle"}
+ON_DELIVERIES: Final = frozenset({"claim_deliveries", "settle_deliveries", "redeliver"})
+ON_RUNS: Final = WRITES - {"register", "renew", "attend", "set_idle"} - ON_DELIVERIES
 ON_THREADS: Final = frozenset({"start", "commit", "retry", "cancel", "fork"})
-ON_QUESTIONS: Final = frozenset({"start", "commit", "cancel", "answer"})
+ON_QUESTIONS: Final = frozenset({"start", "commit", "cancel", "answer", "set_budget"})
 
 
 @dataclass(slots=True)
@@ -43,6 +48,8 @@ class Eyes:
     """Whether anybody has ever waited for anything: before that there is nothing to be seen."""
     _effects: bool = False
     """The same of effects."""
+    _deliveries: bool = False
+    _budgets: bool = False
 
     async def look(self, request: Request, answer: Any, before: Look, now_us: int) -> Write:
         """What was asked and answered, and the rows before it and after."""
@@ -50,7 +57,7 @@ class Eyes:
         changes: tuple[Change, ...] = tuple(request.args[1]) if verb == "commit" else ()
         now = Look(
             before.runs, before.workers, before.threads, before.logs, before.tries, before.waits, before.interrupts,
-            before.mail, before.dead, before.effects, before.audits,
+            before.mail, before.dead, before.effects, before.audits, before.deliveries, before.meters, before.budgets,
         )  # fmt: skip
         touched: list[int] = []
         if verb in ON_WORKERS:
@@ -65,6 +72,8 @@ class Eyes:
             await self._look_at_waits(now, verb, changes, touched)
             await self._look_at_mail(now, request, changes)
         await self._look_at_effects(now, changes)
+        await self._look_at_outbox(now, request, changes)
+        await self._look_at_budgets(now, request)
         await self._blobs(now, changes)
         return Write(verb, request.args, request.kwargs, answer, before, now, tuple(touched), now_us)
 
@@ -119,9 +128,41 @@ class Eyes:
                 if row.id not in known or known[row.id].rev != row.rev:
                     now.audits[row.id] = tuple(await self.store.effect_events(row.id))
 
+    async def _look_at_outbox(self, now: Look, request: Request, changes: tuple[Change, ...]) -> None:
+        """The whole outbox, and the meters of runs that have some by this."""
+        verb = request.verb
+        self._deliveries = self._deliveries or any(isinstance(change, Deliver) for change in changes)
+        self._deliveries = self._deliveries or any(ask.billing is not None for ask in _asked(request))
+        if self._deliveries and (verb in ON_DELIVERIES or verb in ON_THREADS or verb in ON_WORKERS):
+            rows = await self.store.deliveries(DeliveryFilter(limit=LIST_ROWS_MAX))
+            now.deliveries = {row.id: row for row in rows}
+        said = (tried(change) for change in changes)
+        if metered := {each.run for each in said if each is not None and each.meters}:
+            now.meters = dict(now.meters)
+            for run in sorted(metered):
+                uses = await self.store.meters(run, limit=LIST_ROWS_MAX)
+                now.meters[run] = {
+                    (each.super_step, each.key, each.attempt, each.fence, each.number): each for each in uses
+                }
+
+    async def _look_at_budgets(self, now: Look, request: Request) -> None:
+        """All of them: whose claim is over is seen by them, too."""
+        asked = any(ask.budget is not None for ask in _asked(request))
+        self._budgets = self._budgets or request.verb == "set_budget" or asked
+        if self._budgets and request.verb in ON_RUNS:
+            rows = await self.store.budgets(BudgetFilter(limit=LIST_ROWS_MAX))
+            now.budgets = {row.id: row for row in rows}
+
     async def _blobs(self, now: Look, changes: tuple[Change, ...]) -> None:
         for change in changes:
             if isinstance(change, AppendCheckpoint | BeginSuperStep | EndRun) and change.blobs:
                 digests = {blob.digest for blob in change.blobs}
                 there = await self.store.blobs(change.thread, sorted(digests))
                 now.absent[change.run] = now.absent.get(change.run, 0) + len(digests) - len(there)
+
+
+def _asked(request: Request) -> list[StartRun]:
+    """The starts that are asked for."""
+    if request.verb == "fork":
+        return [request.args[0].start]
+    return list(request.args[0]) if request.verb == "start" else []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from perdure import Budget
 from perdure.testing.simulation import playbook
 from perdure.testing.simulation.roles import Role
 
@@ -17,10 +18,21 @@ IF_ASKING: Final = (
 )
 """The same where agents wait, in two kinds of world; None is what says nothing."""
 QUEUES: Final = ("default", "default", "side")
-OFTEN: Final = frozenset({"booking", "hurried", "diary"})
+OFTEN: Final = frozenset({"booking", "hurried", "diary", "frugal"})
 """Agents that much may happen to."""
 EFFECTS_EVERY: Final = 5
+OUTBOX_EVERY: Final = (10, 1)
+BUDGETS_EVERY: Final = (10, 6)
 DEADLINES_S: Final = (None,) * 6 + (0.5, 2.0, 6.0)
+TENANTS: Final = ("acme", "zoo")
+BUDGETS: Final = (
+    None,
+    Budget(usd=1.25),
+    Budget(usd=0.45, steps=9),
+    Budget(tokens=500),
+    Budget(steps=3),
+    Budget(usd=2, tokens=900, steps=12, seconds=20),
+)
 
 
 class Theme(StrEnum):
@@ -30,6 +42,8 @@ class Theme(StrEnum):
     WAITING = "waiting"
     BOTH = "both"
     EFFECTS = "effects"
+    OUTBOX = "outbox"
+    BUDGETS = "budgets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,8 @@ class Order:
     waits: bool
     """Whether the client waits for its result."""
     deadline: float | None = None
+    tenant: str | None = None
+    budget: Budget | None = None
 
     @property
     def name(self) -> str:
@@ -57,8 +73,11 @@ class Order:
 
 
 def draw_theme(chance: random.Random, seed: int) -> Theme:
-    """What this world is about: every fifth seed's, effects."""
+    """What this world is about: every fifth seed's, effects; every tenth's, the outbox, and every tenth's, budgets."""
     drawn = chance.choices((Theme.WORK, Theme.WAITING, Theme.BOTH), (4, 4, 2))[0]
+    for theme, (every, nth) in ((Theme.OUTBOX, OUTBOX_EVERY), (Theme.BUDGETS, BUDGETS_EVERY)):
+        if seed % every == nth:
+            return theme
     return drawn if seed % EFFECTS_EVERY else Theme.EFFECTS
 
 
@@ -82,7 +101,12 @@ def draw_orders(chance: random.Random, poison: float, theme: Theme) -> list[Orde
     orders += [chance.choice(orders) for _ in range(chance.choice((0, 0, 2)))]
     if chance.random() < 0.2:
         orders.append(_impostor(chance, chance.choice(orders), len(orders)))
-    return orders
+    return [_limited(chance, order) for order in orders] if theme is Theme.BUDGETS else orders
+
+
+def _limited(chance: random.Random, order: Order) -> Order:
+    """Of somebody, and with so much to use."""
+    return replace(order, tenant=chance.choice((None, *TENANTS)), budget=chance.choice(BUDGETS))
 
 
 def _roles(theme: Theme) -> list[Role]:
@@ -92,6 +116,8 @@ def _roles(theme: Theme) -> list[Role]:
         Theme.WAITING: playbook.WAITING,
         Theme.BOTH: playbook.WORKING | playbook.WAITING,
         Theme.EFFECTS: playbook.ACTING,
+        Theme.OUTBOX: playbook.DELIVERING,
+        Theme.BUDGETS: playbook.SPENDING,
     }[theme]
     roles = [role for role in some.values() if role is not playbook.POISON and role.agent.name != "held"]
     return roles + [role for role in roles if role.agent.name in OFTEN]

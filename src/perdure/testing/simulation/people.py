@@ -39,6 +39,8 @@ from perdure.testing.simulation.orders import Order, Theme
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.public import Public, app_of
 from perdure.testing.simulation.readiness import POLL_S
+from perdure.testing.simulation.recipients import BILLS
+from perdure.testing.simulation.stewards import redeliver
 from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.witness import Witness
 from perdure.testing.simulation.world import Process
@@ -170,7 +172,12 @@ class People:
             queues=settings.queues, lease_s=LEASE_S, poll_s=POLL_S, grace_s=GRACE_S,
         )  # fmt: skip
         agents = {name: role.agent for name, role in playbook.ROLES.items()}
-        worker = process.worker = Worker(store, agents, settings=worker_settings, surroundings=process.surroundings())
+        hands_over = self.world.hands_over
+        worker = process.worker = Worker(
+            store, agents, settings=worker_settings, surroundings=process.surroundings(),
+            sinks=self.world.recipients.sinks(self.witness) if hands_over else None,
+            billing=BILLS if hands_over else None,
+        )  # fmt: skip
         async with worker:
             await worker.stopped()
         await store.close()
@@ -220,6 +227,7 @@ class People:
             return await app.start(
                 order.agent, *order.args, thread_id=order.thread_id, key=order.key, if_busy=order.if_busy,
                 queue=order.queue, delay=order.delay, priority=order.priority, deadline=order.deadline,
+                tenant=order.tenant, budget=order.budget,
             )  # fmt: skip
 
         try:
@@ -262,6 +270,8 @@ class People:
     async def _look_after(self, app: App) -> None:
         if self.theme is Theme.EFFECTS:
             await self.auditor.look_after(app)
+        if self.world.hands_over:
+            await redeliver(app, self.world, self.witness)
         for held in await app.runs(state="held"):
             self.witness.note(f"operator: releases {held.run_id}, held as {held.held_reason}")
             if held.held_reason == HeldReason.POISON:

@@ -11,10 +11,12 @@ from perdure.runtime.frames import agent_frame
 from perdure.testing.simulation.askers import ASKERS
 from perdure.testing.simulation.buyers import BUYERS
 from perdure.testing.simulation.correspondents import CORRESPONDENTS
+from perdure.testing.simulation.couriers import COURIERS
 from perdure.testing.simulation.families import FAMILIES
 from perdure.testing.simulation.played import world_here
 from perdure.testing.simulation.roles import Log, Role, Tally, agent_of, numbered
 from perdure.testing.simulation.sleepers import SLEEPERS
+from perdure.testing.simulation.spenders import SPENDERS
 from perdure.testing.simulation.steps import (
     HEAVY,
     Token,
@@ -210,7 +212,11 @@ WAITING: Final[dict[str, Role]] = {role.agent.name: role for role in (*SLEEPERS,
 
 ACTING: Final[dict[str, Role]] = {role.agent.name: role for role in BUYERS}
 
-ROLES: Final = WORKING | WAITING | ACTING
+DELIVERING: Final[dict[str, Role]] = {role.agent.name: role for role in COURIERS}
+
+SPENDING: Final[dict[str, Role]] = {role.agent.name: role for role in SPENDERS}
+
+ROLES: Final = WORKING | WAITING | ACTING | DELIVERING | SPENDING
 
 _BOOKING: Final = WAITING["booking"]
 

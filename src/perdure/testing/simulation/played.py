@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure.testing.simulation.loop import VirtualLoop
 from perdure.testing.simulation.provider import Provider
+from perdure.testing.simulation.recipients import Recipients
 from perdure.testing.simulation.world import Process, World
 
 
@@ -20,6 +21,9 @@ class PlayedWorld(World):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.provider = Provider(self, seed)
+        self.recipients = Recipients(self, seed)
+        self.hands_over = False
+        """Whether its runs are billed, and its workers have sinks."""
         self._tokens = 0
         self._asked: Counter[str] = Counter()
         self._mended: set[str] = set()

@@ -122,12 +122,12 @@ class Provider:
         fate = self._fate()
         self.events[f"effect: {fate}"] += 1
         if fate == "kills_before":
-            await _die()
+            await die()
         if fate in ("never_comes", "not_connected"):
             await self._pass(GIVES_UP_S if fate == "never_comes" else (0.0, 0.1))
             raise ConnectionResetError("nothing came back") if fate == "never_comes" else ConnectionRefusedError("shut")
         if fate == "kills":
-            self._soon(self.chance.expovariate(1 / WORK_S), _owner().kill)
+            self._soon(self.chance.expovariate(1 / WORK_S), owner_here().kill)
         return await self._receive(account, fate)
 
     async def _receive(self, account: Account, fate: str) -> Receipt:
@@ -187,7 +187,7 @@ class Provider:
         """What it says of a key, in its own words."""
         await self._pass((0.0, 0.2))
         if self.chance.random() < self.manners.kills:
-            await _die()
+            await die()
         if self.chance.random() < self.manners.cannot_tell:
             if self.chance.random() < 0.5:
                 raise ConnectionResetError("nobody there")
@@ -238,13 +238,13 @@ def _answer(future: asyncio.Future[Receipt], receipt: Receipt) -> None:
         future.set_result(receipt)
 
 
-def _owner() -> Process:
+def owner_here() -> Process:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop) and isinstance(loop.owner, Process)
     return loop.owner
 
 
-async def _die() -> None:
+async def die() -> None:
     """The process that runs this ends."""
-    _owner().kill()
+    owner_here().kill()
     await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -34,6 +35,8 @@ from perdure.testing.simulation import playbook
 from perdure.testing.simulation.correspondents import THREADS, BadLetter, Letter
 from perdure.testing.simulation.orders import Theme
 from perdure.testing.simulation.played import PlayedWorld
+from perdure.testing.simulation.recipients import BILLS
+from perdure.testing.simulation.stewards import Treasurer
 from perdure.testing.simulation.wire import Database, Request
 from perdure.testing.simulation.witness import Witness
 from perdure.testing.simulation.world import Process
@@ -90,6 +93,10 @@ class Public:
             self.database.overheard = self._overhear
         if chance.random() < (0.3 if waiting else 0.1):
             self._spawn("forker", self._forks)
+        if self.theme is Theme.BUDGETS:
+            treasurer = Treasurer(self.world, self.witness)
+            self._spawn("treasurer", treasurer.look_after)
+            self.database.overheard = functools.partial(treasurer.overhear, self.database.overheard)
 
     def _spawn(self, name: str, life: Life) -> None:
         process = self.world.process(name)
@@ -145,6 +152,8 @@ class Public:
         chance = self.world.random
         if asked.name.startswith("effect:"):
             await self._tell(app, name, asked)
+            return
+        if asked.name == "budget":  # the treasurer's
             return
         answer = chance.choice(("yes", f"{name} says {self.world.next_token()}"))
         for _ in range(chance.choice((1, 1, 2))):
@@ -254,7 +263,11 @@ class Public:
 
 def app_of(database: Database, process: Process) -> App:
     """The app in a process of its own."""
-    app = App("simulated", store=database.connect(process))
+    world = process.world
+    assert isinstance(world, PlayedWorld)
+    app = App("simulated", store=database.connect(process), billing=BILLS if world.hands_over else None)
+    if world.hands_over:
+        app.sinks.update(world.recipients.sinks(world.witness))
     app.agents.update({name: role.agent for name, role in playbook.ROLES.items()})
     return app
 

@@ -28,7 +28,7 @@ from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SQLiteStore
 from perdure.store.sqlite.lane import InlineLane
-from perdure.testing.simulation import buyers, playbook
+from perdure.testing.simulation import buyers, playbook, spenders
 from perdure.testing.simulation.account import settle_accounts
 from perdure.testing.simulation.auditor import Auditor
 from perdure.testing.simulation.events import total
@@ -36,6 +36,7 @@ from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.ledger import left_over, settle_ledger
 from perdure.testing.simulation.nature import Nature
 from perdure.testing.simulation.orders import Theme, draw_orders, draw_theme
+from perdure.testing.simulation.outgoings import settle_outgoings, still_open
 from perdure.testing.simulation.people import LEASE_S, People
 from perdure.testing.simulation.played import PlayedWorld
 from perdure.testing.simulation.report import Report, StoreKind
@@ -52,11 +53,13 @@ CALM_S: Final = 180.0
 """Within so much time after it, everything must have ended. Backoffs and suspects, one at a time, take a while."""
 MAILBOXES: Final = (2, 4, limits.MAILBOX_MAX)
 """How many messages a mailbox holds."""
-_EXECUTED: Final[tuple[Step[..., Any], ...]] = (*STEPS, *buyers.EFFECTS)
+_EXECUTED: Final[tuple[Step[..., Any], ...]] = (*STEPS, *buyers.EFFECTS, *spenders.SPENDING, *spenders.BUYING)
 _TRIES: Final = {step.settings.name: step.settings.retry.attempts for step in _EXECUTED} | {
     effect.settings.name: buyers.PEOPLE_SAY for effect in buyers.EFFECTS if effect.plan.policy == "ask"
 }
 """How often each step, and each effect, may be tried."""
+HANDED_OVER_S: Final = 60.0
+"""Within so much time after the recipients have come to themselves, nothing waits for them."""
 FOLLOWS_S: Final = 2.0
 """How long a world in which a rule was broken goes on, for what follows."""
 
@@ -70,9 +73,9 @@ def simulate(
     random.seed(seed)
     gc.disable()
     world = PlayedWorld(seed)
-    mailbox_max = world.random.choice(MAILBOXES)
+    bounds = patch.multiple(limits, MAILBOX_MAX=world.random.choice(MAILBOXES), LANE_MAX=world.recipients.lane_max)
     try:
-        with _root(store, world) as root, patch.object(limits, "MAILBOX_MAX", mailbox_max):
+        with _root(store, world) as root, bounds:
             return Simulation(world, seed, store, root, weather or draw(world.random), theme).live()
     finally:
         world.close()
@@ -141,10 +144,13 @@ class Simulation:
         theme = self.theme = self.theme or drawn
         self.orders = draw_orders(chance, self.weather.poison, theme)
         self.names = len({order.name for order in self.orders})
+        world.hands_over = theme in (Theme.OUTBOX, Theme.BUDGETS)
         self.people = People(
             world, self.database, self.witness, self.orders, theme, auditor=Auditor(world, self.witness)
         )
         world.provider.settle()
+        if world.hands_over:
+            world.recipients.settle()
         self.people.settle()
         nature = Nature(
             world, self.database, self.people.workers, self.witness.note, lease_s=LEASE_S, next_due_us=self._next_due_us
@@ -167,13 +173,18 @@ class Simulation:
         world.run(self._is_lost, deadline_s=storm_s)
         nature.calm_down()
         world.provider.calm_down()
+        world.recipients.spare_lives()
         self.witness.readiness.calm_since = world.now
         ended = world.run(lambda: self._is_lost() or self._all_is_done(), deadline_s=CALM_S)
+        world.recipients.calm_down()
         if not ended:
             self._blame_unfinished()
+        elif not world.run(lambda: self._is_lost() or not still_open(self.witness.look), deadline_s=HANDED_OVER_S):
+            self._blame_open()
         elif not self.witness.violations:
             settle_accounts(self.witness, self.orders, self.weather)
             settle_ledger(self.witness, world.provider)
+            settle_outgoings(self.witness, world.recipients)
 
     def _in_database(self, act: Any) -> None:
         task = self.database.loop.create_task(act)
@@ -219,6 +230,13 @@ class Simulation:
         if not self.witness.violations:
             self.witness.blame("all runs have completed, and a client still waits")
 
+    def _blame_open(self) -> None:
+        for row in still_open(self.witness.look):
+            self.witness.blame(
+                f"delivery d{row.id} ({row.key!r} to {row.sink}) is {row.state} {HANDED_OVER_S:g} s after all take it: "
+                f"w{row.worker}, {'' if row.ready else 'not '}ready, tried {row.attempts} times, {row.error}"
+            )
+
     def _blame_uncaught(self) -> None:
         """What nobody caught in the loops."""
         loops = [self.database.loop, *(loop for process in self.world.processes for loop in process.loops)]
@@ -234,7 +252,9 @@ class Simulation:
             seed=self.seed, store=self.kind, weather=self.weather, theme=str(self.theme),
             violations=tuple(witness.violations),
             faults=database.faults,
-            events=total(witness.events + self.world.provider.events, witness.annals, witness.look),
+            events=total(
+                witness.events + self.world.provider.events + self.world.recipients.events, witness.annals, witness.look
+            ),
             runs=len(witness.look.runs), bodies=witness.bodies_all, repeated=witness.repeated,
             requests=database.requests, turns=self.world.turns, seconds=self.world.now, story=tuple(witness.history),
             digest=zlib.crc32("\n".join(witness.history).encode()),

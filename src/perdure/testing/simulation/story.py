@@ -10,9 +10,11 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     CommitOutcome,
+    Deliver,
     EndRun,
     IntendEffect,
     OpenWait,
+    Reserve,
     SendMessage,
     SettleEffect,
 )
@@ -49,9 +51,17 @@ def shown(request: Request, answer: Any) -> str:
         case "fork":
             ask = request.args[0]
             return f"fork r{ask.start.id} at {ask.super_step} with {[row.key for row in ask.records]} -> {answer}"
+        case "claim_deliveries":
+            given = [f"d{each.id} (try {each.attempts})" for each in answer]
+            return f"claim_deliveries by w{request.args[0].worker}, with {list(request.args[0].keep)} in hand: {given}"
+        case "settle_deliveries":
+            said = [f"d{each.delivery} (try {each.attempt}) {each.state}" for each in request.args[1]]
+            return f"settle_deliveries by w{request.args[0]}: {said}"
+        case "set_budget":
+            return f"set_budget {request.args[0].name} to {request.args[0].limits} by {request.args[1]} -> {answer}"
         case verb:
-            given = f"{request.args}{request.kwargs or ''}"
-            return f"{verb}{given} -> {answer if not hasattr(answer, 'state') else answer.state}"
+            told = answer if not hasattr(answer, "state") else answer.state
+            return f"{verb}{request.args}{request.kwargs or ''} -> {told}"
 
 
 def _change(change: Change) -> str:
@@ -62,8 +72,10 @@ def _change(change: Change) -> str:
         case CloseWait(key=key, take=take, expired=expired):
             end = "none" if change.record is None else "expired" if expired else f"m#{take}" if take else "ready"
             return f"{name} {key!r} {end}"
-        case OpenWait() | SendMessage():
+        case OpenWait() | SendMessage() | Reserve():
             return f"{name} {change.key!r}"
+        case Deliver(delivery=new):
+            return f"{name} {new.key!r} to {new.sink}"
         case IntendEffect(key=key, attempt=attempt, undo=undo):
             return f"{name} {'undo of ' if undo else ''}{key!r} try {attempt}"
         case SettleEffect(effect=effect, attempt=attempt, state=state):

@@ -28,14 +28,17 @@ from perdure.testing.simulation.world import Process, World
 
 WRITES: Final = frozenset(
     {"start", "claim", "commit", "register", "renew", "attend", "take_over", "retire", "give_back", "retry", "release",
-     "set_idle", "cancel", "answer", "send", "revive", "fork", "resolve"}
+     "set_idle", "cancel", "answer", "send", "revive", "fork", "resolve", "claim_deliveries", "settle_deliveries",
+     "redeliver", "set_budget"}
 )  # fmt: skip
 """The verbs after which rows may differ."""
 
-WORDS: Final = frozenset({"cancel", "answer", "send", "revive", "fork", "resolve"})
+WORDS: Final = frozenset({"cancel", "answer", "send", "revive", "fork", "resolve", "redeliver", "set_budget"})
 """The verbs by which people (and agents) say what a run may wait for, or has done."""
 
-DEATHS: Final = WORDS | {"start", "claim", "commit", "register", "retire", "take_over", "give_back"}
+DEATHS: Final = WORDS | {
+    "start", "claim", "commit", "register", "retire", "take_over", "give_back", "claim_deliveries", "settle_deliveries"
+}  # fmt: skip
 """The verbs around which a process may die."""
 
 GIVES_UP_S: Final = (0.5, 6.0)

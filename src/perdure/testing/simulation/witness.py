@@ -14,17 +14,20 @@ from typing import Any, Final
 
 from perdure.core.changes import RequeueRun
 from perdure.core.codec import codec_for
+from perdure.core.deliveries import OPEN, DeliveryState
 from perdure.core.effects import EffectState
 from perdure.core.leases import trust_until
 from perdure.core.records import Run, RunState, run_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.frames import StepFrame
+from perdure.runtime.sinks import Outgoing
 from perdure.runtime.tenure import Tenure
 from perdure.testing.simulation.events import count
 from perdure.testing.simulation.eyes import Eyes
 from perdure.testing.simulation.readiness import Readiness
 from perdure.testing.simulation.roles import Role
 from perdure.testing.simulation.rules.annals import Annals
+from perdure.testing.simulation.rules.budgets import Books, has_reserved, of_budgets
 from perdure.testing.simulation.rules.bystanders import of_wakes
 from perdure.testing.simulation.rules.cancellations import of_cancel, of_cancelled_runs
 from perdure.testing.simulation.rules.claims import of_claim
@@ -36,7 +39,9 @@ from perdure.testing.simulation.rules.forks import of_fork
 from perdure.testing.simulation.rules.logs import of_logs
 from perdure.testing.simulation.rules.look import Look, Write
 from perdure.testing.simulation.rules.mail import of_mail, of_send
+from perdure.testing.simulation.rules.meters import of_meters
 from perdure.testing.simulation.rules.operators import is_over, of_operator
+from perdure.testing.simulation.rules.outbox import of_outbox
 from perdure.testing.simulation.rules.questions import of_answer, of_questions
 from perdure.testing.simulation.rules.runs import of_runs, of_workers
 from perdure.testing.simulation.rules.starts import of_start
@@ -45,7 +50,7 @@ from perdure.testing.simulation.rules.threads import of_threads
 from perdure.testing.simulation.rules.tries import of_tries, step_of
 from perdure.testing.simulation.rules.waits import of_waits
 from perdure.testing.simulation.story import shown
-from perdure.testing.simulation.wire import WRITES, Request
+from perdure.testing.simulation.wire import WRITES, Fate, Request
 from perdure.testing.simulation.world import Process, World
 
 VIOLATIONS_MAX: Final = 20
@@ -87,12 +92,20 @@ class Witness:
     asked_at: dict[int, float] = field(default_factory=dict)
     """When each worker asked for the renewal that was granted last."""
     annals: Annals = field(default_factory=Annals)
+    books: Books = field(default_factory=Books)
+    """Of budgets."""
     events: Counter[str] = field(default_factory=Counter)
     """What happened, by its name."""
     failed: set[int] = field(default_factory=set)
     """Runs that have failed at some time."""
     ordered: set[int] = field(default_factory=set)
     """Runs that were started without an order."""
+    handing: set[tuple[int, str]] = field(default_factory=set)
+    """Workers, and what they are handing over."""
+    stale: set[tuple[int, str]] = field(default_factory=set)
+    """What workers were made to give back by a claim of their own that came late, and did not know of it."""
+    seen: set[str] = field(default_factory=set)
+    """Deliveries that their recipients have got."""
     told: dict[str, int | None] = field(default_factory=dict)
     """Orders to the runs that clients were told of; None where they were refused."""
 
@@ -124,7 +137,7 @@ class Witness:
         count(self.events, write)
         for what in self.readiness.overdue(self.look, self.world.now, write.now_us):
             self.blame(what)
-        for what in self.readiness.undone(self.look, self.world.now, write.now_us):
+        for what in self.readiness.undone(self.look, self.annals, self.books, self.world.now, write.now_us):
             self.blame(what)
 
     def _violations(self, write: Write) -> Iterable[str]:
@@ -151,6 +164,9 @@ class Witness:
         yield from of_send(write, annals)
         yield from of_mail(write, annals)
         yield from of_fork(write, annals)
+        yield from of_outbox(write, annals)
+        yield from of_meters(write, annals)
+        yield from of_budgets(write, self.books)
 
     def _tries_of(self, agent: str) -> int:
         """How often an agent is tried as a whole."""
@@ -168,6 +184,10 @@ class Witness:
             case "claim":
                 for claimed in write.answer:
                     self.claims[claimed.run, claimed.fence] = write.args[0].worker
+            case "claim_deliveries" if request.fate is not Fate.WELL:
+                worker, kept = write.args[0].worker, write.args[0].keep
+                mine = (row.id for row in write.before.deliveries.values() if row.worker == worker)
+                self.stale.update((worker, f"d{id}") for id in mine if id not in kept)
             case "retry" | "release":
                 self._forget_tries(write.args[0])
             case "give_back" if write.before.alive(write.args[0]):
@@ -231,7 +251,8 @@ class Witness:
         self.readiness.busy_at[claimed.run] = self.world.now
         if step.ending is not None:
             self.blame(f"{where}, began after its super-step had ended: {step.ending}")
-        if "turns" in vars(step) and step.turns.interrupts and at.effect_key is None:  # its intent may be on disk
+        ahead = at.effect_key is not None or bool(claimed.budgets)  # its intent, or its reservation, may be on disk
+        if "turns" in vars(step) and step.turns.interrupts and not ahead:
             self.blame(f"{where}, began though its run is about to be interrupted")
         record = self.look.logs.get(claimed.run, {}).get((number, at.key))
         if record is not None and record.fence <= claimed.fence:
@@ -249,6 +270,9 @@ class Witness:
         if (max(first, number - self.world.ahead_max), "") not in log:
             self.blame(f"{where}, began more than {self.world.ahead_max} super-steps ahead of the disk")
         recovered = claimed.recoveries > 0 and number <= claimed.super_step + self.world.ahead_max
+        place = claimed.run, number, at.key
+        if step.cleaning_up is None and not has_reserved(self.books, self.look, place, claimed.fence):
+            self.blame(f"{where}, began, and nothing is reserved for it")
         if at.effect_key is not None:
             row = self.look.effect_at(claimed.run, number, at.key)
             for what in of_dispatch(self.annals, row, claimed.fence, at.attempt):
@@ -298,6 +322,49 @@ class Witness:
         """An agent was let go on by a step that is to be on disk by then."""
         if (super_step, key) not in self.look.logs.get(run, {}):
             self.blame(f"run r{run} went on after step {key!r}, which is not on disk")
+
+    def metered(self, at: StepFrame, name: str, quantity: float) -> None:
+        """A body has used something."""
+        claimed, number = at.super_step.claimed, at.super_step.number
+        place = claimed.run, claimed.fence, number, at.key
+        self.annals.metered.setdefault(place, {}).setdefault(at.attempt, []).append((name, quantity))
+        if at.effect_key is not None:
+            self.annals.of_effects.add(place)
+
+    # -- recipients ------------------------------------------------------------------------------------------
+
+    def handed_over(self, process: Process, item: Outgoing) -> tuple[int, str]:
+        """A relay hands this to its sink; by what it is known while it is at that."""
+        tenure = None if process.worker is None else process.worker._tenure
+        row = self.look.deliveries.get(int(item.id[1:]))
+        name = f"{item.id} ({item.key!r} to {item.sink}), try {item.attempt},"
+        self.note(f"{process.name}: hands over {name}")
+        if row is None or (row.sink, row.key) != (item.sink, item.key):
+            self.blame(f"{name} was handed over, and is not in the outbox: {row}")
+        elif tenure is not None:
+            claimed = row.id, item.attempt, tenure.worker
+            self.annals.handed[claimed] -= 1
+            if self.annals.handed[claimed] < 0:
+                self.blame(f"{name} was handed over by w{tenure.worker}, which was not given that try")
+        this = 0 if tenure is None else tenure.worker, item.id
+        if this in self.handing and this not in self.stale:
+            self.blame(f"{name} was handed over by w{this[0]}, which is still at an earlier try of it")
+        self.handing.add(this)
+        return this
+
+    def sighted(self, item: Outgoing, *, first: bool) -> None:
+        """A recipient has got this. Where it has never had it, it has had all before it in its lane that were not given
+        up; unless this comes from a try that is over."""
+        self.note(f"{item.sink} has {item.id} ({item.key!r}), try {item.attempt}")
+        row = self.look.deliveries.get(int(item.id[1:]))
+        if row is None or not first or row.state is not DeliveryState.DELIVERING or row.attempts != item.attempt:
+            self.seen.add(item.id)
+            return
+        for other in self.look.deliveries.values():
+            before = (other.sink, other.partition) == (row.sink, row.partition) and other.seq < row.seq
+            if before and other.state in OPEN and f"d{other.id}" not in self.seen:
+                self.blame(f"{item.sink} has {item.id} before d{other.id}, which came first in {row.partition!r}")
+        self.seen.add(item.id)
 
     # -- clients ---------------------------------------------------------------------------------------------
 

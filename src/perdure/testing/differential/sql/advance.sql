@@ -19,6 +19,10 @@ with
     update perdure.messages
     set taken_at = taken_at - $1
     where taken_at is not null
+  ),
+  deliveries as (
+    update perdure.deliveries
+    set due_at = due_at - $1
   )
 update perdure.runs
 set

@@ -11,5 +11,10 @@ with
   interrupts as (delete from perdure.interrupts),
   messages as (delete from perdure.messages),
   effects as (delete from perdure.effects),
-  events as (delete from perdure.effect_events)
+  events as (delete from perdure.effect_events),
+  lanes as (delete from perdure.lanes),
+  deliveries as (delete from perdure.deliveries),
+  meters as (delete from perdure.meters),
+  budgets as (delete from perdure.budgets),
+  reservations as (delete from perdure.reservations)
 delete from perdure.runs

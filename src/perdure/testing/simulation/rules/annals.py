@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from perdure.core.changes import Change
+from perdure.core.deliveries import Billing
 from perdure.core.effects import EffectState
 from perdure.core.records import Message, Run
 
@@ -14,6 +15,10 @@ Keys = dict[str, tuple[int, bytes]]
 
 Pointer = tuple[int | None, int | None]
 """Where a thread's newest state is: a run and a super-step."""
+
+
+At = tuple[int, str, int, int, int]
+"""A meter in its run: super-step, key, attempt, fence and number."""
 
 
 @dataclass(slots=True)
@@ -55,6 +60,18 @@ class Annals:
 
     intended: set[tuple[int, int, EffectState, int]] = field(default_factory=set)
     """Effect, fence, state and number of every try of an effect, or of its undo, that was put on disk ahead."""
+    in_vain: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """By run and fence: how often it was not parked, since something that it waits for has come."""
+    billing: dict[int, Billing] = field(default_factory=dict)
+    """Where a run's bill goes, and its key."""
+    lanes: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By sink and partition: the last place in the lane that was given away."""
+    handed: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    """Delivery, attempt and worker: how often that try was given to it."""
+    metered: dict[tuple[int, int, int, str], dict[int, list[tuple[str, float]]]] = field(default_factory=dict)
+    """By run, fence, super-step and key, and by try: what bodies have used of which nothing was on record yet."""
+    of_effects: set[tuple[int, int, int, str]] = field(default_factory=set)
+    """Which of them are effects."""
 
     def run_ended(self, run: Run) -> None:
         """A run is terminal or held."""

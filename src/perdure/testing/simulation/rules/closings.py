@@ -141,12 +141,18 @@ def _of_withdrawal(write: Write, change: CloseWait, withdraws: Withdraws) -> Ite
     """Nobody waits any more only where a branch was cancelled: by its own code, or with its run."""
     wait = write.before.waits.get(change.run, {}).get(change.key)
     run = write.before.runs[change.run]
-    if wait is not None and wait.kind is WaitKind.ANSWER and write.before.has_come(wait) and change.key.endswith("?"):
-        return  # an effect's question: its answer is in the record of the effect
+    if wait is not None and _is_beside(wait) and (wait.due or write.before.has_come(wait)):
+        return
     if wait is None or wait.kind is WaitKind.ROOM or withdraws(run.agent) or run.cancel is not None:
         return
     if not _is_overdue(run, write):
         yield f"run r{run.id} of {run.agent} does not wait for {change.key!r} any more, and nobody has cancelled that"
+
+
+def _is_beside(wait: Wait) -> bool:
+    """Whether it is beside a step's key: a pause, or a question about an effect or a budget. What came of it shows in
+    what the step does then."""
+    return "~" in wait.key and wait.kind in (WaitKind.ANSWER, WaitKind.TIMER)
 
 
 def _of_deadline(write: Write, change: EndRun) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from perdure.core.changes import (
     AppendCheckpoint,
@@ -13,6 +14,7 @@ from perdure.core.changes import (
     Change,
     CloseWait,
     CommitOutcome,
+    Deliver,
     EndRun,
     HoldRun,
     IntendEffect,
@@ -20,6 +22,7 @@ from perdure.core.changes import (
     ParkRun,
     RecordAttempt,
     RequeueRun,
+    Reserve,
     SendMessage,
     SettleEffect,
     place_of,
@@ -28,9 +31,13 @@ from perdure.core.changes import (
 from perdure.core.records import InterruptState, Run, RunState
 from perdure.core.requests import Bounce
 from perdure.testing.simulation.rules.annals import Annals
+from perdure.testing.simulation.rules.batches import bounced, owned
 from perdure.testing.simulation.rules.bystanders import is_by_the_way
 from perdure.testing.simulation.rules.effects import is_there
 from perdure.testing.simulation.rules.look import Log, Look, Write
+
+IN_VAIN_MAX: Final = 40
+"""How often a claim of a run may ask for it to be parked, and be told that something has come."""
 
 
 def of_commit(write: Write, annals: Annals) -> Iterator[str]:
@@ -46,12 +53,8 @@ def of_commit(write: Write, annals: Annals) -> Iterator[str]:
     if not write.before.alive(worker) and (outcome.alive or write.before.runs != write.now.runs):
         yield f"w{worker} is not alive, and its commit was taken"
     if outcome.alive:
-        yield from _of_answer(write, worker, outcome, mine)
+        yield from _of_answer(write, worker, outcome, mine, annals)
         yield from _of_changes(write, worker, outcome, annals)
-
-
-def _owns(was: Run | None, worker: int, fence: int | None) -> bool:
-    return was is not None and was.worker == worker and was.fence == fence
 
 
 def _of_strangers(write: Write, worker: int, mine: dict[int, int]) -> Iterator[str]:
@@ -61,7 +64,7 @@ def _of_strangers(write: Write, worker: int, mine: dict[int, int]) -> Iterator[s
         was, run = before.runs.get(id), now.runs[id]
         added = now.logs.get(id, {}).keys() - before.logs.get(id, {}).keys()
         changed = run != was or bool(added) or now.tries.get(id) != before.tries.get(id)
-        if not changed or _owns(was, worker, mine.get(id)):
+        if not changed or owned(was, worker, mine.get(id)):
             continue
         if was is None or added or not is_by_the_way(write, was, run):
             yield f"w{worker} wrote {sorted(added) or 'the row'} of run r{id} and was not its owner"
@@ -71,10 +74,12 @@ def _of_strangers(write: Write, worker: int, mine: dict[int, int]) -> Iterator[s
                 yield f"w{worker} wrote {at} of run r{id} under fence {now.logs[id][at].fence}, not {mine.get(id)}"
 
 
-def _of_answer(write: Write, worker: int, outcome: CommitOutcome, mine: dict[int, int]) -> Iterator[str]:
+def _of_answer(
+    write: Write, worker: int, outcome: CommitOutcome, mine: dict[int, int], annals: Annals
+) -> Iterator[str]:  # fmt: skip
     """Nobody is told that it has lost what it owns, and nothing is refused that these agents write."""
     for id in sorted(outcome.lost):
-        if _owns(write.before.runs.get(id), worker, mine.get(id)):
+        if owned(write.before.runs.get(id), worker, mine.get(id)):
             yield f"w{worker} was told that it has lost run r{id}, which it owns"
     for id, why in sorted(outcome.refused.items()):
         yield f"w{worker} was refused a write of run r{id}: {why}"
@@ -86,10 +91,14 @@ def _of_answer(write: Write, worker: int, outcome: CommitOutcome, mine: dict[int
         waits = write.now.waits.get(id, {}).values()
         if not any(wait.due or write.now.has_come(wait) for wait in waits):
             yield f"w{worker} was told that run r{id} is awake, and it only waits"
+        annals.in_vain[id, mine[id]] += 1
+        if annals.in_vain[id, mine[id]] == IN_VAIN_MAX:
+            come = [wait.key for wait in waits if wait.due or write.now.has_come(wait)]
+            yield f"run r{id} was to be parked {IN_VAIN_MAX} times, and does not take what has come: {come}"
     for change in write.changes:
-        bounced = outcome.bounced.get(place_of(change) or (0, 0, ""))
-        if bounced is not None and not _is_so(write, change, bounced):
-            yield f"w{worker} was told that {type(change).__name__} of run r{change.run} is {bounced}; it is not so"
+        bounce = bounced(change, outcome)
+        if bounce is not None and not _is_so(write, change, bounce):
+            yield f"w{worker} was told that {type(change).__name__} of run r{change.run} is {bounce}; it is not so"
 
 
 def _is_so(write: Write, change: Change, why: Bounce) -> bool:
@@ -106,6 +115,8 @@ def _is_so(write: Write, change: Change, why: Bounce) -> bool:
             at = change.run, change.super_step, change.key
             asked = (each for each in write.before.interrupts.values() if (each.run, each.super_step, each.key) == at)
             return any(each.state is InterruptState.ANSWERED for each in asked)
+        case Deliver() | Reserve():
+            return True  # their models know better
         case _:
             return False
 
@@ -114,12 +125,12 @@ def _of_changes(write: Write, worker: int, outcome: CommitOutcome, annals: Annal
     for change in write.changes:
         if isinstance(change, EndRun) and _is_excepted(change, outcome):
             annals.too_late.add(change.run)
-        if isinstance(change, ParkRun) and _owns(write.before.runs.get(change.run), worker, change.fence):
+        if isinstance(change, ParkRun) and owned(write.before.runs.get(change.run), worker, change.fence):
             yield from _of_parking(write, change, annals)
         if change.run in outcome.lost or change.run in outcome.refused or _is_excepted(change, outcome):
             continue
         was = write.before.runs.get(change.run)
-        owns = _owns(was, worker, change.fence)
+        owns = owned(was, worker, change.fence)
         if owns:
             annals.written.add(change)
         what = f"{type(change).__name__} of run r{change.run}"
@@ -149,8 +160,8 @@ def _comes_too_late(change: Change, was: Run | None, annals: Annals) -> bool:
     if was is None or was.state is RunState.RUNNING or was.fence != change.fence:
         return False
     record = record_of(change)
-    bounced = record is not None and (record.run, record.super_step, record.seq) in annals.bounced
-    return bounced or isinstance(change, ParkRun | RequeueRun)
+    in_time = record is not None and (record.run, record.super_step, record.seq) in annals.bounced
+    return in_time or isinstance(change, ParkRun | RequeueRun | Reserve)
 
 
 def _is_excepted(change: Change, outcome: CommitOutcome) -> bool:
@@ -163,7 +174,7 @@ def _is_excepted(change: Change, outcome: CommitOutcome) -> bool:
         case IntendEffect():
             return change.run in outcome.cancelled and not change.cancelled
         case _:
-            return place_of(change) in outcome.bounced
+            return bounced(change, outcome) is not None or place_of(change) in outcome.bounced
 
 
 def _is_there(change: Change, write: Write) -> bool:
@@ -177,6 +188,11 @@ def _is_there(change: Change, write: Write) -> bool:
             return dropped or (row is not None and row.fence == change.fence and row.payload == change.payload)
         case SendMessage():
             return _is_there(change.record, write)
+        case Deliver(delivery=new):
+            there = any((row.sink, row.key) == (new.sink, new.key) for row in now.deliveries.values())
+            return there and _is_there(change.record, write)
+        case Reserve():
+            return True  # the books of `budgets.py` say whether it is
         case CloseWait():
             waits = not _is_over(change, run, log) and change.key in now.waits.get(change.run, {})
             return (change.record is None or _is_there(change.record, write)) and (not waits or _again(change, write))

@@ -57,13 +57,16 @@ def _remember_bounces(write: Write, annals: Annals) -> None:
 
 
 def _of_order(annals: Annals, id: int, before: Log, now: Log) -> Iterator[str]:
-    """A log has no gaps: what a claim recorded later is not there without what it recorded earlier."""
+    """A log has no gaps: what a claim recorded later is not there without what it recorded earlier. But what bounced
+    may be written when its batch is sent again."""
     added: dict[int, list[int]] = {}
     for at in now.keys() - before.keys():
         if now[at].kind is Kind.STEP:
             added.setdefault(at[0], []).append(now[at].seq)
     for super_step, numbers in sorted(added.items()):
         last = max((row.seq for at, row in before.items() if at[0] == super_step), default=0)
-        expected = [n for n in range(last + 1, max(numbers) + 1) if (id, super_step, n) not in annals.bounced]
-        if sorted(numbers) != expected and not set(expected) <= set(numbers) <= set(range(last + 1, max(numbers) + 1)):
+        numbers = [n for n in numbers if n > last or (id, super_step, n) not in annals.bounced]
+        all_of_them = range(last + 1, max(numbers, default=last) + 1)
+        expected = [n for n in all_of_them if (id, super_step, n) not in annals.bounced]
+        if sorted(numbers) != expected and not set(expected) <= set(numbers) <= set(all_of_them):
             yield f"run r{id}: after number {last} of super-step {super_step} came {sorted(numbers)}"

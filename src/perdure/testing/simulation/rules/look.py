@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.core import limits
+from perdure.core.budgets import BudgetRow
 from perdure.core.changes import Change, RequeueRun
+from perdure.core.deliveries import Delivery
 from perdure.core.effects import UNDOABLE, Effect, EffectEvent, EffectState
+from perdure.core.meters import MeterRow
 from perdure.core.records import (
     Attempt,
     Checkpoint,
@@ -33,6 +36,12 @@ Waits = dict[str, Wait]
 Tries = dict[tuple[int, str, int], Attempt]
 """A run's unfinished tries by super-step, key and number."""
 
+Deliveries = dict[int, Delivery]
+"""The outbox, by id."""
+
+Meters = dict[tuple[int, str, int, int, int], MeterRow]
+"""A run's meters by super-step, key, attempt, fence and number."""
+
 
 @dataclass(slots=True)
 class Look:
@@ -53,6 +62,10 @@ class Look:
     """The ledger, as it is read."""
     audits: dict[int, tuple[EffectEvent, ...]] = field(default_factory=dict)
     """By effect: what was written of it."""
+    deliveries: Deliveries = field(default_factory=dict)
+    meters: dict[int, Meters] = field(default_factory=dict)
+    """By run."""
+    budgets: dict[int, BudgetRow] = field(default_factory=dict)
     absent: dict[int, int] = field(default_factory=dict)
     """By run, how many of the blobs that this write's changes brought are not there."""
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from perdure.core.changes import CloseWait
 from perdure.core.records import Interrupt, InterruptState, RunState
 from perdure.core.requests import Answered, AnswerOutcome, NewAnswer, NotAnswered
+from perdure.testing.simulation.rules.budgets import about_of
 from perdure.testing.simulation.rules.look import Write, is_open
 from perdure.testing.simulation.rules.waits import openings
 
@@ -79,12 +80,22 @@ def _changed(write: Write, was: Interrupt, asked: Interrupt) -> Iterator[str]:
 def _may_be_withdrawn(write: Write, asked: Interrupt) -> bool:
     """Its run's super-step is over, or who asked it does not wait any more."""
     run, was = write.now.runs[asked.run], write.before.runs[asked.run]
+    if _is_settled(write, asked):
+        return True
     if run.super_step > asked.super_step or run.ended_at is not None or run.state is RunState.CANCELLED:
         return True
     return was.worker is not None and any(
         isinstance(each, CloseWait) and (each.run, each.key, each.record) == (asked.run, asked.key, None)
         for each in write.changes
     )
+
+
+def _is_settled(write: Write, asked: Interrupt) -> bool:
+    """Whether it is about a budget that this write has set."""
+    if write.verb != "set_budget" or (about := about_of(asked)) is None:
+        return False
+    was, row = write.before.budgets.get(about[1]), write.now.budgets.get(about[1])
+    return was is not None and row is not None and row.rev > was.rev
 
 
 def of_answer(write: Write) -> Iterator[str]:

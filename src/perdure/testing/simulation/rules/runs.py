@@ -41,6 +41,7 @@ MAY_CHANGE: Final[dict[str, frozenset[str]]] = {
     "answer": frozenset({"state", "ready_at"}),
     "send": frozenset({"state", "ready_at"}),
     "revive": frozenset({"state", "ready_at"}),
+    "set_budget": frozenset({"state", "ready_at"}),
 }
 """The fields of a run that a verb may change; any other verb changes none."""
 

@@ -1,0 +1,314 @@
+"""Sources: what comes starts runs, or goes into mailboxes, once; and is acknowledged when that is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Incoming, SchemaOutdated, Source, StoreUnavailable, UsageError
+from tests.runtime.sinking import grows
+from tests.runtime.world import fresh_app, working
+
+
+class Belt(Source):
+    """Gives what is put on it; what was neither taken nor rejected is given again when it is asked anew."""
+
+    def __init__(self) -> None:
+        self.left: dict[str, Any] = {}
+        self.news: asyncio.Queue[str] = asyncio.Queue()
+        self.taken: list[str] = []
+        self.rejected: list[str] = []
+        self.given: list[str] = []
+        self.breaks_after: int | None = None
+        self.deaf_times = 0
+        self.closed = 0
+
+    def put(self, id: str, data: Any) -> None:
+        self.left[id] = data
+        self.news.put_nowait(id)
+
+    async def receive(self) -> AsyncIterator[Incoming]:
+        while not self.news.empty():
+            self.news.get_nowait()
+        for id in list(self.left):
+            yield self._item(id)
+            self._break()
+        while True:
+            id = await self.news.get()
+            if id in self.left:
+                yield self._item(id)
+                self._break()
+
+    def _break(self) -> None:
+        if self.breaks_after is not None and len(self.given) >= self.breaks_after:
+            self.breaks_after = None
+            raise ConnectionError("the broker is gone")
+
+    def _item(self, id: str) -> Incoming:
+        self.given.append(id)
+
+        async def ack() -> None:
+            if self.deaf_times:
+                self.deaf_times -= 1
+                raise ConnectionError("nobody hears")
+            self.taken.append(id)
+            self.left.pop(id, None)
+
+        async def reject() -> None:
+            self.rejected.append(id)
+            self.left.pop(id, None)
+
+        return Incoming(id, self.left[id], {}, ack, reject)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def test_each_thing_that_comes_starts_one_run_however_often_it_comes() -> None:
+    app, belt = fresh_app(), Belt()
+    done: list[str] = []
+
+    @app.agent
+    async def order(item: str) -> None:
+        done.append(item)
+
+    app.source("orders", belt, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("a", "tea")
+            belt.put("b", "coffee")
+            await grows(lambda: len(belt.taken), 2)
+            belt.put("a", "tea")
+            await grows(lambda: len(belt.taken), 3)
+            await grows(lambda: len(done), 2)
+
+    asyncio.run(main())
+    assert sorted(done) == ["coffee", "tea"]
+    assert belt.closed >= 1
+
+
+def test_a_lost_connection_is_begun_again_and_what_was_not_acknowledged_is_known() -> None:
+    app, belt = fresh_app(), Belt()
+    done: list[str] = []
+
+    @app.agent
+    async def order(item: str) -> None:
+        done.append(item)
+
+    app.source("orders", belt, start=order)
+    belt.deaf_times = 1
+    belt.breaks_after = 1
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("a", "tea")
+            await grows(lambda: len(done), 1)
+            await grows(lambda: len(belt.taken), 1)
+
+    asyncio.run(main())
+    assert done == ["tea"]
+    assert belt.given.count("a") >= 2
+
+
+def test_arguments_thread_and_tenant_may_be_taken_from_what_comes() -> None:
+    app, belt = fresh_app(), Belt()
+
+    @app.agent
+    async def order(item: str, count: int) -> str:
+        return item * count
+
+    app.source(
+        "orders", belt, start=order, args=lambda got: (got.data["item"], got.data["count"]),
+        thread_id=lambda got: f"customer-{got.data['who']}", tenant=lambda got: "acme",
+    )  # fmt: skip
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("a", {"item": "tea", "count": 2, "who": 7})
+            await grows(lambda: len(belt.taken), 1)
+            [run] = await app.runs(thread_id="customer-7", tenant="acme")
+            assert await app.handle(run.run_id).result(timeout=20) == "teatea"
+
+    asyncio.run(main())
+
+
+def test_what_comes_may_be_a_message() -> None:
+    app, belt = fresh_app(), Belt()
+
+    @app.agent
+    async def desk() -> list[Any]:
+        return [await perdure.receive(), await perdure.receive()]
+
+    app.source("mail", belt, send_to=lambda got: "desk")
+
+    async def main() -> None:
+        async with working(app):
+            handle = await app.start(desk, thread_id="desk")
+            belt.put("a", "one")
+            await grows(lambda: len(belt.taken), 1)
+            belt.put("a", "one")
+            await grows(lambda: len(belt.taken), 2)
+            belt.put("b", "two")
+            assert await handle.result(timeout=20) == ["one", "two"]
+
+    asyncio.run(main())
+
+
+def test_what_can_never_be_taken_is_rejected_and_the_rest_goes_on() -> None:
+    app, belt = fresh_app(), Belt()
+    done: list[str] = []
+
+    @app.agent
+    async def order(item: str) -> None:
+        done.append(item)
+
+    app.source("orders", belt, start=order, args=lambda got: (got.data["item"],))
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("a", "no dict")
+            belt.put("b", {"item": ["not", "text"]})
+            belt.put("c", {"item": "tea"})
+            await grows(lambda: len(belt.taken), 1)
+            belt.put("c", {"item": "other input under the same id"})
+            await grows(lambda: len(set(belt.rejected)), 3)
+            await grows(lambda: len(done), 1)
+
+    asyncio.run(main())
+    assert (set(belt.rejected), belt.taken, done) == ({"a", "b", "c"}, ["c"], ["tea"])
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away"), SchemaOutdated("migrate it"), perdure.StoreError("read-only")]
+)
+def test_a_store_that_takes_nothing_has_nothing_rejected(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, belt = fresh_app(), Belt()
+    done: list[str] = []
+    failures = [error] * 3
+
+    @app.agent
+    async def order(item: str) -> None:
+        done.append(item)
+
+    start = app.start
+
+    async def refusing(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await start(*args, **kwargs)
+
+    monkeypatch.setattr(app, "start", refusing)
+    app.source("orders", belt, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("a", "tea")
+            await grows(lambda: len(done), 1)
+
+    asyncio.run(main())
+    assert (belt.taken, belt.rejected) == (["a"], [])
+
+
+def test_bad_sources_are_refused() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def order(item: str) -> None: ...
+
+    with pytest.raises(UsageError, match=r"no perdure\.Source"):
+        app.source("x", object(), start=order)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="give one"):
+        app.source("x", Belt())
+    with pytest.raises(UsageError, match="give one"):
+        app.source("x", Belt(), start=order, send_to=lambda got: "t")
+    with pytest.raises(UsageError, match="for starts"):
+        app.source("x", Belt(), send_to=lambda got: "t", tenant=lambda got: "t")
+    with pytest.raises(UsageError, match="args"):
+        app.source("x", Belt(), start=order, args="data")  # type: ignore[arg-type]
+    with pytest.raises(perdure.UnknownAgent):
+        app.source("x", Belt(), start="nobody")
+    app.source("x", Belt(), start=order)
+    with pytest.raises(UsageError, match="already"):
+        app.source("x", Belt(), start=order)
+
+
+@pytest.mark.parametrize("id", ["", None, 5])
+def test_what_has_no_id_is_rejected(id: Any) -> None:
+    app, belt = fresh_app(), Belt()
+
+    @app.agent
+    async def order(item: str) -> None:
+        raise AssertionError("nobody could know it again")
+
+    app.source("orders", belt, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            belt.put(id, "tea")
+            await grows(lambda: len(belt.rejected), 1)
+
+    asyncio.run(main())
+    assert (belt.rejected, belt.taken) == ([id], [])
+
+
+def test_a_very_long_id_is_known_again() -> None:
+    app, belt = fresh_app(), Belt()
+    done: list[str] = []
+
+    @app.agent
+    async def order(item: str) -> None:
+        done.append(item)
+
+    app.source("orders", belt, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            for _ in range(2):
+                belt.put("x" * 2000, "tea")
+                count = len(belt.taken) + 1
+                await grows(lambda: len(belt.taken), count)
+            await grows(lambda: len(done), 1)
+
+    asyncio.run(main())
+    assert done == ["tea"]
+
+
+def test_two_sources_share_no_keys_and_windows_make_sense() -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def order(item: str) -> None: ...
+
+    with pytest.raises(UsageError, match="no colon"):
+        app.source("a:b", Belt(), start=order)
+    for window in (0, -1, None, True):
+        belt = Belt()
+        belt.window = window  # type: ignore[assignment]
+        with pytest.raises(UsageError, match="window of source"):
+            app.source("x", belt, start=order)
+
+
+def test_a_source_that_gives_something_else_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Belt):
+        async def receive(self) -> AsyncIterator[Incoming]:
+            self.given.append("x")
+            yield {"id": 1}  # type: ignore[misc]
+
+    app, odd = fresh_app(), Odd()
+
+    @app.agent
+    async def order(item: str) -> None: ...
+
+    app.source("odd", odd, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            await grows(lambda: len(odd.given), 2)
+
+    asyncio.run(main())
+    assert "a source gives perdure.Incoming" in caplog.text
