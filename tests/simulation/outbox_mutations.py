@@ -43,9 +43,8 @@ def _launched_twice(original: Any, self: Any, delivery: Any) -> None:
     original(self, delivery)
 
 
-async def _waits_for_a_hint(self: Any, pause_s: float) -> None:
-    if pause_s > 0:
-        await self._wake.wait()
+async def _waits_for_a_hint(wake: asyncio.Event, pause_s: float) -> bool:
+    return await wake.wait()
 
 
 async def _without_a_limit(original: Any, self: Any, delivery: Any) -> None:
@@ -234,7 +233,7 @@ OUTBOX = (
     _outbox(
         "A relay looks only when it hears a hint",
         "is due, and|after all take it|the storm",
-        replaced(Relay, "_wait_for", _waits_for_a_hint),
+        replaced(relay, "came", _waits_for_a_hint),
     ),
     _outbox(
         "A claim of deliveries whose answer was lost is not asked for again",

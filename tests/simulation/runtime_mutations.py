@@ -82,7 +82,7 @@ async def _waits_for_a_hint(claimer: Any) -> None:
         await claimer._tenure.store.set_idle(claimer._tenure.worker, True)
         claimer._idle = True
         return
-    await claimer._wait(claimer._wake, None)
+    await claimer._wake.wait()
 
 
 async def _looks_when_told(client: Any) -> None:

@@ -18,7 +18,7 @@ from perdure.core.states import TERMINAL
 from perdure.errors import NotFound, StoreUnavailable
 from perdure.runtime.ids import Ids
 from perdure.runtime.patience import patiently
-from perdure.runtime.service import serve
+from perdure.runtime.service import came, serve
 from perdure.runtime.starts import Sends, Starts
 from perdure.store.protocol import Hint, Store
 
@@ -139,10 +139,7 @@ class Client:
         return 0
 
     async def _next_look(self) -> None:
-        try:
-            async with asyncio.timeout(self.poll_s if self._waiters else None):
-                await self._look.wait()
-        except TimeoutError:
+        if not await came(self._look, self.poll_s if self._waiters else None):
             self._hinted = True
 
     async def _deliver(self, runs: Sequence[int]) -> None:

@@ -15,10 +15,10 @@ import msgspec
 
 from perdure.client.connection import Client
 from perdure.client.requests import no_run, run_number
-from perdure.core.budgets import Limits, NewBudget
+from perdure.core.budgets import Limits
 from perdure.core.deliveries import Billing
 from perdure.core.digests import digest
-from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, budget_name, run_id
+from perdure.core.records import Blob, Checkpoint, IfBusy, Kind, Run, RunState, Thread, run_id
 from perdure.core.requests import ForkRun, Started, StartRun
 from perdure.core.shown import shown
 from perdure.core.snapshot import freeze, spill, spilled
@@ -26,7 +26,7 @@ from perdure.errors import Conflict, NotFound, UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_blobs, load_payload
-from perdure.runtime.starting import checked_id
+from perdure.runtime.starting import checked_id, new_run
 from perdure.store.pages import whole_log
 from perdure.store.protocol import Store
 
@@ -75,8 +75,7 @@ async def fork(
     number = _checked_number(source.super_step if super_step is None else super_step)
     boundary = await _boundary(client.store, source, number)
     records = await _records(client.store, source, number, key)
-    own = None if limits is None else await client.ids.take(1)
-    first = await client.ids.take(2)
+    first, own = await new_run(client.ids, limits)
     arguments, blobs = await _arguments(client.store, boundary, thread, agent, edits)
     root, more = await _state(client.store, boundary, thread, source, agent, edits)
     blobs |= more
@@ -87,7 +86,7 @@ async def fork(
         priority=source.priority, delay_us=0, key=None, digest=digest(arguments), payload=arguments,
         if_busy=IfBusy.REJECT, tenant=source.tenant, tags=source.tags,
         blobs=tuple(Blob(address, data) for address, data in blobs.items()), billing=billing,
-        budget=None if limits is None or own is None else NewBudget(own, budget_name(first), limits),
+        budget=own,
     )  # fmt: skip
     moved = tuple(msgspec.structs.replace(record, run=first) for record in records)
     new = ForkRun(start, number, root, moved)

@@ -7,7 +7,6 @@ try makes the same.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from perdure.core.deliveries import Delivery, DeliveryFilter
 from perdure.core.meters import UsageBy, UsageFilter, quantity
 from perdure.core.records import run_id
+from perdure.runtime.info import moment
 from perdure.store.protocol import Store
 
 
@@ -30,8 +30,8 @@ async def bill_of(store: Store, delivery: Delivery) -> dict[str, Any]:
         "tenant": delivery.tenant,
         "state": delivery.payload.decode("ascii"),
         "number": len(before) + 1,
-        "created_at": _moment(run.created_at),
-        "ended_at": _moment(delivery.created_at),
+        "created_at": moment(run.created_at).isoformat(),
+        "ended_at": moment(delivery.created_at).isoformat(),
         "usage": await _usage(store, delivery, after_fence=max(before, default=None)),
     }
 
@@ -54,7 +54,3 @@ async def _usage(store: Store, delivery: Delivery, *, after_fence: int | None) -
         found |= {row.name: str(quantity(row.quantity)) for row in page}
         where = replace(where, after=(page[-1].group, page[-1].name))
     return found
-
-
-def _moment(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6, UTC).isoformat()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.limits import CLAIM_ROWS_MAX
 from perdure.core.requests import ClaimRequest
-from perdure.runtime.service import serve
+from perdure.runtime.service import came, serve
 from perdure.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class Claimer:
         free = self._tenure.free
         if free <= 0:
             self._freed.clear()
-            await self._wait(self._freed, None)
+            await came(self._freed, None)
             self._slots.clear()
-            await self._wait(self._slots, SLOTS_WAIT_S)
+            await came(self._slots, SLOTS_WAIT_S)
             return 0
         await self._tenure.trust.regained()
         limit = min(free, CLAIM_ROWS_MAX)
@@ -145,7 +145,7 @@ class Claimer:
             self._idle = False
         if self._tenure.free < self._useful:
             self._slots.clear()
-            await self._wait(self._slots, SLOTS_WAIT_S)
+            await came(self._slots, SLOTS_WAIT_S)
 
     async def _none_waits(self) -> None:
         """Nothing to claim: ask for hints, look once more (by returning), then sleep; shortly at first."""
@@ -158,16 +158,8 @@ class Claimer:
         due_us = await self._tenure.store.next_due()
         if due_us is not None:
             pause_s = min(pause_s, max(due_us / 1_000_000, DUE_S_MIN))
-        if not await self._wait(self._wake, pause_s):
+        if not await came(self._wake, pause_s):
             self._settling = False
-
-    async def _wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
-        """Whether the event came in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await event.wait()
-        except TimeoutError:
-            return False
 
     def _hear(self, hint: Hint) -> None:
         if hint is Hint.WORK:

@@ -15,7 +15,6 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.codec import codec_for
@@ -28,8 +27,9 @@ from perdure.core.transience import retry_after_s
 from perdure.errors import StoreUnavailable, Undeliverable
 from perdure.runtime.billing import bill_of
 from perdure.runtime.callables import exited
+from perdure.runtime.info import moment
 from perdure.runtime.payloads import load_payload
-from perdure.runtime.service import first_of, serve
+from perdure.runtime.service import came, first_of, serve
 from perdure.runtime.sinks import Outgoing, Sink
 from perdure.runtime.strays import disown, see
 from perdure.store.protocol import Hint
@@ -102,7 +102,9 @@ class Relay:
                 self._ended.set()
             await self._wake.wait()
             return 0
-        await self._wait_for(await self._claim())
+        pause_s = await self._claim()
+        if pause_s > 0:
+            await came(self._wake, pause_s)
         return 0
 
     async def _claim(self) -> float:
@@ -132,15 +134,6 @@ class Relay:
         return {
             name: min(sink.concurrency - busy[name], CLAIM_MAX) for name, sink in sinks if busy[name] < sink.concurrency
         }
-
-    async def _wait_for(self, pause_s: float) -> None:
-        if pause_s <= 0:
-            return
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _launch(self, delivery: Delivery) -> None:
         self._in_hand[delivery.id] = delivery
@@ -177,7 +170,7 @@ class Relay:
             id=delivery_id(delivery.id), key=delivery.key, sink=delivery.sink, partition=delivery.partition,
             payload=await self._content(delivery), run_id=run_id(delivery.run), thread_id=delivery.thread_id,
             agent=delivery.agent, tenant=delivery.tenant, attempt=delivery.attempts,
-            created_at=datetime.fromtimestamp(delivery.created_at / 1e6, UTC),
+            created_at=moment(delivery.created_at),
         )  # fmt: skip
 
     async def _content(self, delivery: Delivery) -> Any:

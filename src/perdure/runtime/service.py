@@ -60,6 +60,15 @@ async def serve(service: str, tick: Callable[[], Awaitable[float]]) -> None:
         await asyncio.sleep(pause_s)
 
 
+async def came(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Whether the event is set, now or within so long."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
     """Wait until one of these events is set, or for so long."""
     waits = [asyncio.create_task(event.wait()) for event in events]

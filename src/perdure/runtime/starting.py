@@ -75,17 +75,23 @@ async def start_request(
     deadline_us, limit = _deadline(deadline)
     labels = checked_tags(tags)
     limits = agent.settings.budget if budget is None else checked_budget(budget)
-    own = None if limits is None else await ids.take(1)
-    first = await ids.take(2)
+    first, own = await new_run(ids, limits)
     return StartRun(
         id=first, thread=first + 1, thread_id=thread_id or run_id(first), agent=agent.name, queue=where, priority=rank,
         delay_us=delay_us, key=key, digest=digest(canonical((agent.name, bound.args, bound.kwargs))), payload=payload,
         if_busy=mode, tenant=tenant, tags=labels, blobs=blobs, deadline_us=deadline_us,
         deadline_at=earliest(limit, deadline_at), parent=parent,
         displaced=cancellation(in_its_place(first)) if mode in DISPLACING else b"",
-        budget=None if limits is None or own is None else NewBudget(own, budget_name(first), limits),
-        billing=billing_to(billing),
+        budget=own, billing=billing_to(billing),
     )  # fmt: skip
+
+
+async def new_run(ids: IdSource, limits: Limits | None) -> tuple[int, NewBudget | None]:
+    """The id of a new run, before that of its thread, and the run's own budget if it has limits."""
+    if limits is None:
+        return await ids.take(2), None
+    budget, first = await ids.take(1), await ids.take(2)
+    return first, NewBudget(budget, budget_name(first), limits)
 
 
 def billing_to(sink: str | None) -> Billing | None:

@@ -6,7 +6,7 @@ import asyncio
 import random as random_module
 import uuid as uuid_module
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from perdure.core.codec import codec_for
@@ -14,6 +14,7 @@ from perdure.core.durations import Duration, seconds
 from perdure.core.records import run_id
 from perdure.errors import NotInRun
 from perdure.runtime.frames import AgentFrame, StepFrame, agent_frame, frame
+from perdure.runtime.info import moment
 from perdure.runtime.threads import post
 
 
@@ -46,9 +47,7 @@ def current() -> Current:
 def now() -> datetime:
     """The time, in UTC, recorded: a replay sees the same."""
     at = agent_frame("now")
-    made: datetime = _recorded(
-        at, "now", lambda: datetime.fromtimestamp(at.super_step.host.clock.wall_us() / 1e6, UTC), datetime
-    )
+    made: datetime = _recorded(at, "now", lambda: moment(at.super_step.host.clock.wall_us()), datetime)
     return made
 
 

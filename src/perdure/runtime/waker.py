@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
 from perdure.runtime.interruption import Cancelled
-from perdure.runtime.service import serve
+from perdure.runtime.service import came, serve
 from perdure.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ class Waker:
         self._wake.set()
 
     async def _tick(self) -> float:
-        try:
-            async with asyncio.timeout(self._tenure.settings.poll_s):
-                await self._wake.wait()
-        except TimeoutError:
+        if not await came(self._wake, self._tenure.settings.poll_s):
             self._told = True
         self._wake.clear()
         told, self._told = self._told, False

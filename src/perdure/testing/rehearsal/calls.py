@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from perdure.core.changes import Change, CommitOutcome, Deliver, OpenWait, Place, place_of, record_of
 from perdure.core.records import run_id
 from perdure.core.requests import StartRun
+from perdure.runtime.info import moment
 from perdure.runtime.starting import CHILD_KEY
 from perdure.testing.rehearsal.faults import Fault, Moment, striking
 from perdure.testing.simulation.wire import Request
@@ -103,11 +104,6 @@ class Calls:
     def _strikes(self, moment: Moment, place: Place) -> bool:
         name = self.names.get(place) or _name_in(place[2])
         return any(fault.crashes for fault in striking(self._faults, moment, name, place[2]))
-
-
-def moment(at_us: int) -> datetime:
-    """A time of the stage's calendar."""
-    return datetime.fromtimestamp(at_us / 1e6, UTC)
 
 
 def _name_in(key: str) -> str:

@@ -28,6 +28,7 @@ from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
 from perdure.runtime.frames import StepFrame
 from perdure.runtime.handle import Handle
+from perdure.runtime.info import moment
 from perdure.runtime.settings import WorkerSettings, worker_settings
 from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
@@ -37,7 +38,7 @@ from perdure.testing.answers import answered
 from perdure.testing.rehearsal.alarm import Alarm
 from perdure.testing.rehearsal.backstage import Crossroads, Nobody, StagePools
 from perdure.testing.rehearsal.books import Books, Connection
-from perdure.testing.rehearsal.calls import Calls, Waited, moment
+from perdure.testing.rehearsal.calls import Calls, Waited
 from perdure.testing.rehearsal.cast import Cast, check_apps, check_deployment, own_agents
 from perdure.testing.rehearsal.faults import Fault, Moment, checked, idle, striking
 from perdure.testing.rehearsal.handing import HandedOver, Handing, not_once, open_text, still_open
