@@ -94,6 +94,16 @@ def test_a_body_done_but_not_on_disk_at_the_kill_may_run_twice() -> None:
     assert "(0 running, 1 ended up to 100 ms before it, unrecorded)" in " ".join(p.text for p in report.promises)
 
 
+def test_a_run_taken_over_was_begun_or_held_by_the_killed_worker() -> None:
+    unmarked = replace(EVIDENCE, marks=tuple(mark for mark in EVIDENCE.marks if mark.pid != KILLED))
+
+    assert "runs taken over from the killed worker 1, of which completed 1; 1 were not the killed worker's" in broken(
+        unmarked
+    )
+    held = replace(unmarked, kill=Kill(KILLED, mono=2.0, gone=2.01, store_us=2 * SECOND, held=frozenset({2})))
+    assert not any("taken over" in text for text in broken(held))
+
+
 def test_a_recorded_step_that_ran_again_breaks_the_promise() -> None:
     again = marks((3.1, NEW, 2, "plan#1", What.BEGIN), (3.2, NEW, 2, "plan#1", What.END))
 

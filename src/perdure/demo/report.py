@@ -22,12 +22,14 @@ from perdure.testing.chaos.books import one_writer_after_the_other
 @dataclass(frozen=True, slots=True)
 class Kill:
     """The moment a worker was killed: on the machine's monotonic clock the signal and the end of the process, and the
-    signal on the store's clock."""
+    signal on the store's clock. `held` are the runs that were the worker's by the store's rows when it was gone: some
+    of their bodies it may not have begun."""
 
     pid: int
     mono: float
     gone: float
     store_us: int
+    held: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def recovered(evidence: Evidence, kill: Kill) -> Promise:
     runs = evidence.taken_over
     ended = sum(run.state is RunState.COMPLETED for run in runs)
     theirs = {mark.run for mark in evidence.marks if mark.pid == kill.pid}
-    strangers = sum(run_id(run.id) not in theirs for run in runs)
+    strangers = sum(run.id not in kill.held and run_id(run.id) not in theirs for run in runs)
     text = f"runs taken over from the killed worker {len(runs)}, of which completed {ended}"
     if strangers:
         text += f"; {strangers} were not the killed worker's"

@@ -271,7 +271,10 @@ class Scene:
         """`kill -9`, note the moment on both clocks, and put another worker in its place."""
         store_us, mono = await store.now_us(), time.monotonic()
         victim.kill()
-        self.kill = Kill(victim.pid, mono, time.monotonic(), store_us)
+        gone = time.monotonic()
+        theirs = {worker.id for worker in await store.workers(alive=False) if worker.pid == victim.pid}
+        held = frozenset(run.id for run in await runs_of(store, self.script.name) if run.worker in theirs)
+        self.kill = Kill(victim.pid, mono, gone, store_us, held)
         lost = in_flight(self.log.refresh(), victim.pid)
         streams = sum(what is What.STREAM for what in lost.values())
         speaking = f", {streams} of them in the middle of a model's stream" if streams else ""
