@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,16 @@ def fleet(store_url: str, tmp_path: Path) -> Iterator[processes.Fleet]:
     """Worker processes on it, ended with the test."""
     with processes.fleet(store_url, tmp_path) as made:
         yield made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the workers have said, where a test with a fleet fails."""
+    report = yield
+    fleet = getattr(item, "funcargs", {}).get("fleet")
+    if report.when == "call" and report.failed and isinstance(fleet, processes.Fleet):
+        report.sections.append(("Last words of the workers", fleet.last_words()))
+    return report
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 import perdure
 from perdure import App, Retry, RunFailed, Sink, Undeliverable, UsageError
+from perdure.core.limits import RECOVERIES_MAX
 from perdure.runtime.sinks import Outgoing
 from perdure.testing import (
     NeverEnded,
@@ -57,6 +58,17 @@ async def order(item: str) -> str:
 async def chatty(count: int) -> None:
     for n in range(count):
         await perdure.deliver("orders", n)
+
+
+class Patient(Sink):
+    """With the outbox's own patience."""
+
+    async def deliver(self, item: Outgoing) -> None:
+        raise AssertionError(f"{item} has left the test")
+
+
+async def one_order(key: str) -> None:
+    await perdure.deliver("orders", key, partition=key, key=key)
 
 
 def of(stage: Any, sink: str) -> list[Any]:
@@ -152,6 +164,22 @@ def test_a_delivery_that_is_given_up_is_dead_and_can_be_sent_on(fault: Any, why:
             stage.assert_delivered_once("orders")
 
 
+def test_a_delivery_that_kills_its_workers_is_given_up_alone() -> None:
+    """All that are in a worker's hands with it meet its first deaths; they are not given up with it."""
+    many = App("deadly", store="memory://staged-deadly")
+    many.sink("orders", Patient())
+    agent = many.agent(one_order)
+    with rehearse(many, crash_before("deadly", times=20)) as stage:
+        for name in ("a", "deadly", *"bcdefgh"):
+            stage.start(agent, name)
+        stage.hand_over()
+        assert [(each.key, each.error) for each in stage.deliveries("dead")] == [
+            ("deadly", "its workers died with it in their hands; it was tried 5 times")
+        ]
+        assert {each.key for each in stage.handed_over} == {*"abcdefgh"}
+        assert stage.crashes == RECOVERIES_MAX
+
+
 def test_what_is_not_handed_over_in_time_is_named() -> None:
     with rehearse(app, fail_step("sink:orders", ConnectionError("no route"))) as stage:
         stage.run(order, "tea")
@@ -239,13 +267,6 @@ class UnavailableError(Exception):
 
 
 hourly = App("hourly", store="memory://staged-hourly")
-
-
-class Patient(Sink):
-    """With the outbox's own patience."""
-
-    async def deliver(self, item: Outgoing) -> None:
-        raise AssertionError(f"{item} has left the test")
 
 
 hourly.sink("hook", Patient())

@@ -255,6 +255,11 @@ OUTBOX = (
         "still at an earlier try",
         wrapped(Relay, "_claim", _not_kept),
     ),
+    _outbox(
+        "A relay takes all suspects at once",
+        "suspects .* at the same time",
+        replaced(Relay, "_suspects", lambda self: 100),
+    ),
     _outbox("Each try has a content of its own", "two contents", wrapped(Relay, "_outgoing", _other_content)),
     _outbox(
         "A run waits for its sink", "after the storm|is not parked", wrapped(perdure, "deliver", _waits_for_its_sink)

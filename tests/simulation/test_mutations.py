@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+import perdure
 from perdure.testing.simulation import StoreKind
 from tests.simulation.breaking import Mutation
 from tests.simulation.mutations import MUTATIONS, caught
@@ -78,6 +83,7 @@ QUICK: tuple[tuple[StoreKind, str, int], ...] = (
     ("memory", "A delivery is said to be delivered before its sink has taken it", 0),
     ("memory", "A relay looks only when it hears a hint", 2),
     ("memory", "A relay does not say what it has in hand", 0),
+    ("memory", "A relay takes all suspects at once", 99),
     ("memory", "A bill counts from the beginning", 0),
     ("memory", "A delivery is not written with its record", 0),
     ("memory", "A dead delivery holds up its lane", 2),
@@ -112,6 +118,16 @@ def mutation(store: StoreKind, name: str) -> Mutation:
 def test_it_shows_within_a_few_seeds_when(store: StoreKind, name: str, seen: int) -> None:
     found = caught(mutation(store, name), (seen, *range(SEEDS_MAX)))
     assert found is not None, f"{name}: no seed shows it; the checker has a hole"
+
+
+def test_no_mutation_reaches_for_a_private_name_that_is_gone() -> None:
+    """It would break the run by an AttributeError of its own, and be caught for that."""
+    sources = "\n".join(path.read_text() for path in Path(perdure.__file__).parent.rglob("*.py"))
+    known = set(re.findall(r"\b_[a-z]\w*", sources))
+    for path in Path(__file__).parent.glob("*_mutations.py"):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        reached = {node.attr for node in nodes if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr)}
+        assert reached - known - {"_replace"} == set(), path.name
 
 
 def test_there_are_many_mutations_on_both_stores_and_no_two_have_one_name() -> None:

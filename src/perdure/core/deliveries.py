@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.core.limits import SUSPECT_STRIKES
 from perdure.core.records import Blob
 
 
@@ -96,6 +97,11 @@ class Delivery(msgspec.Struct, frozen=True):
     worker: int | None
     """Whose relay has it."""
 
+    @property
+    def suspect(self) -> bool:
+        """So many workers have died with it that it may be why."""
+        return self.strikes >= SUSPECT_STRIKES
+
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
     """Which deliveries to list, oldest id first, from after that id. None means any."""
@@ -119,6 +125,8 @@ class ClaimDeliveries(msgspec.Struct, frozen=True):
     worker: int
     sinks: tuple[tuple[str, int], ...]
     keep: tuple[int, ...] = ()
+    suspects: int = 1
+    """At most this many with `strikes >= SUSPECT_STRIKES` among them."""
 
 
 class Settlement(msgspec.Struct, frozen=True):

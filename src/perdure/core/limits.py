@@ -53,8 +53,8 @@ RECOVERIES_MAX: Final = 5
 """Worker deaths in a row, without one new checkpoint between, after which a run is held as poison."""
 
 SUSPECT_STRIKES: Final = 3
-"""From this many such deaths on a run is a suspect: a worker executes one suspect at a time, so that a run that
-kills its workers takes no innocent neighbours with it."""
+"""From this many such deaths on a run is a suspect, and so is a delivery that was in the hands of as many: a worker has
+one suspect of each kind at a time, so that one that kills its workers takes no innocent neighbours with it."""
 
 ATTEMPTS_DEFAULT: Final = 3
 """Tries of a step when its policy says nothing."""

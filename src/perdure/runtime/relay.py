@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.core.codec import codec_for
 from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryState, Settlement, delivery_id
 from perdure.core.errors import error_info, printable
-from perdure.core.limits import RETRY_AFTER_S_MAX
+from perdure.core.limits import RECOVERIES_MAX, RETRY_AFTER_S_MAX
 from perdure.core.records import run_id
 from perdure.core.retry import backoff_s
 from perdure.core.transience import retry_after_s
@@ -45,8 +45,9 @@ UNSURE_S: Final = 60.0
 """For so long after a claim without an answer, it may have been done, or still be. Then claims go on, though nothing is
 due: each gives back what this relay does not know of."""
 
-STRIKES_MAX: Final = 3
-"""Deaths of workers in a row that had a delivery in their hands, before it is given up."""
+STRIKES_MAX: Final = RECOVERIES_MAX
+"""Deaths of workers in a row that had a delivery in their hands, before it is given up: as many as for runs. The last
+of them it met as a suspect, without another suspect beside it."""
 
 LET_GO_S: Final = 1.0
 """How long a sink may take to let go of what it is told to."""
@@ -111,13 +112,14 @@ class Relay:
         """Claim and launch what is due; returns how long there is nothing to do, unless something happens."""
         tenure, poll_s = self._tenure, self._tenure.settings.poll_s * random.uniform(0.8, 1.2)
         free = self._free()
+        suspects = self._suspects()
         unsure = tenure.clock.monotonic() < self._unsure_until_s
-        due_us = await tenure.store.next_delivery(list(free)) if free else None
+        due_us = await tenure.store.next_delivery(list(free), suspects=suspects > 0) if free else None
         pause_s = min(poll_s, due_us / 1_000_000) if due_us else poll_s
         if due_us != 0 and not unsure:
             return pause_s
         await tenure.trust.regained()
-        request = ClaimDeliveries(tenure.worker, tuple(free.items()), tuple(self._in_hand))
+        request = ClaimDeliveries(tenure.worker, tuple(free.items()), tuple(self._in_hand), suspects)
         try:
             claimed = await tenure.store.claim_deliveries(request)
         except StoreUnavailable:
@@ -134,6 +136,10 @@ class Relay:
         return {
             name: min(sink.concurrency - busy[name], CLAIM_MAX) for name, sink in sinks if busy[name] < sink.concurrency
         }
+
+    def _suspects(self) -> int:
+        """How many more suspects it takes: one at a time."""
+        return 0 if any(delivery.suspect for delivery in self._in_hand.values()) else 1
 
     def _launch(self, delivery: Delivery) -> None:
         self._in_hand[delivery.id] = delivery

@@ -338,17 +338,17 @@ class Store(Protocol):
 
     async def claim_deliveries(self, request: ClaimDeliveries) -> list[Delivery]:
         """Take deliveries that are `queued`, `ready` and due, of these sinks, for each at most so many, those that are
-        due longest first: `delivering`, this worker's, `attempts + 1`. None where the worker's row is not alive. Two
-        workers never get the same try."""
+        due longest first, suspects before the others: `delivering`, this worker's, `attempts + 1`. None where the
+        worker's row is not alive. Two workers never get the same try."""
 
     async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
         """Say what came of tries, in one transaction; `strikes = 0`. One that is not this worker's any more, or has
         another number, is left alone. Of one that is over the next of its lane is ready, and claimable now
         (`DELIVER`)."""
 
-    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
+    async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
         """How many microseconds until the next delivery to one of these sinks is due, 0 where one is; None if none is
-        queued and ready."""
+        queued and ready. Suspects count, or do not."""
 
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         """A page of deliveries, oldest id first."""

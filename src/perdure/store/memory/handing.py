@@ -35,10 +35,10 @@ class HandingVerbs(ABC):
             for settlement in settlements:
                 tables.outbox.settle(worker, settlement, now=now)
 
-    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
+    async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
         tables = await self._tables()
         with tables.lock:
-            return tables.outbox.next_due(sinks, now=tables.now_us())
+            return tables.outbox.next_due(sinks, suspects=suspects, now=tables.now_us())
 
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         tables = await self._tables()

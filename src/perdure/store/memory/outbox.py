@@ -97,12 +97,17 @@ class Outbox:
     # -- what relays and people do ---------------------------------------------------------------------------
 
     def claim(self, request: ClaimDeliveries, *, now: int) -> list[Delivery]:
-        """Take what is due, those that are due longest first."""
+        """Take what is due, those that are due longest first, but suspects before the others."""
         self.give_back(request.worker, keep=request.keep, now=now)
+        due = {sink: self._due(sink, now=now) for sink, limit in request.sinks if limit > 0}
+        suspects = sorted((row for rows in due.values() for row in rows if row.suspect), key=_since)
+        chosen = suspects[: max(0, request.suspects)]
+        for sink, limit in request.sinks:
+            room = max(0, limit - sum(row.sink == sink for row in chosen))
+            chosen += [row for row in due.get(sink, ()) if not row.suspect][:room]
         return [
             self._set(row, state=DeliveryState.DELIVERING, worker=request.worker, attempts=row.attempts + 1)
-            for sink, limit in request.sinks
-            for row in self._due(sink, now=now)[: max(0, limit)]
+            for row in chosen
         ]
 
     def give_back(self, worker: int, *, keep: Sequence[int] = (), struck: bool = False, now: int) -> None:
@@ -157,9 +162,9 @@ class Outbox:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def next_due(self, sinks: Iterable[str], *, now: int) -> int | None:
+    def next_due(self, sinks: Iterable[str], *, suspects: bool, now: int) -> int | None:
         """How long until the next one of these sinks is due."""
-        waiting = (row.due_at - now for row in self._waiting() if row.sink in sinks)
+        waiting = (row.due_at - now for row in self._waiting() if row.sink in sinks and (suspects or not row.suspect))
         first = min(waiting, default=None)
         return None if first is None else max(0, first)
 
@@ -172,11 +177,15 @@ class Outbox:
 
     def _due(self, sink: str, *, now: int) -> list[Delivery]:
         due = (row for row in self._waiting() if row.sink == sink and row.due_at <= now)
-        return sorted(due, key=lambda row: (row.due_at, row.id))
+        return sorted(due, key=_since)
 
     def _waiting(self) -> Iterable[Delivery]:
         heads = (self._rows[lane[0]] for lane in self._open.values() if lane)
         return (row for row in heads if row.state is DeliveryState.QUEUED)
+
+
+def _since(row: Delivery) -> tuple[int, int]:
+    return row.due_at, row.id
 
 
 def _matches(row: Delivery, where: DeliveryFilter) -> bool:

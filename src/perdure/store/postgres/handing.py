@@ -39,6 +39,7 @@ class Handing:
             sinks=[sink for sink, _ in sinks],
             limits=[most for _, most in sinks],
             keep=list(request.keep),
+            suspects=max(0, request.suspects),
         )
         return [rows.to_delivery(row) for row in found]
 
@@ -52,8 +53,8 @@ class Handing:
         values: dict[str, Any] = {name: [getattr(each, name) for each in said] for name in names}
         await self._line_fetch("settle_deliveries", worker=worker, state=[each.state.value for each in said], **values)
 
-    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
-        left_us: int | None = await self._line.fetchval(self._statements["next_delivery"].text, list(sinks))
+    async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
+        left_us: int | None = await self._line.fetchval(self._statements["next_delivery"].text, list(sinks), suspects)
         return left_us
 
     # -- the outbox ------------------------------------------------------------------------------------------

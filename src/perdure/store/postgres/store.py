@@ -290,8 +290,8 @@ class PostgresStore:
     async def settle_deliveries(self, worker: int, settlements: Sequence[Settlement]) -> None:
         await self._handing.settle_deliveries(worker, settlements)
 
-    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
-        return await self._handing.next_delivery(sinks)
+    async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
+        return await self._handing.next_delivery(sinks, suspects=suspects)
 
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         return await self._handing.deliveries(where)

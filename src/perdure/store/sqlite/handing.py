@@ -39,8 +39,9 @@ class HandingVerbs(ABC):
         if settlements:
             await self._write(partial(outbox.settle_deliveries, worker=worker, settlements=settlements))
 
-    async def next_delivery(self, sinks: Sequence[str]) -> int | None:
-        return await self._read(partial(outbox.next_delivery, sinks=sinks, clock=self._database.clock))
+    async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
+        look = partial(outbox.next_delivery, sinks=sinks, suspects=suspects, clock=self._database.clock)
+        return await self._read(look)
 
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         return await self._read(partial(outbox.deliveries, where=where))

@@ -150,10 +150,13 @@ def claim_deliveries(tx: Transaction, request: ClaimDeliveries) -> list[Delivery
     if not tx.value("is_alive", worker=request.worker):
         return []
     give_back(tx, request.worker, keep=request.keep)
-    chosen: list[int] = []
-    for sink, limit in request.sinks:
-        most = min(max(limit, 0), CLAIM_ROWS_MAX)
-        chosen += tx.array("claimable_deliveries", sink=sink, now=tx.now, limit=most) if most else ()
+    sinks = {sink: min(limit, CLAIM_ROWS_MAX) for sink, limit in request.sinks if limit > 0}
+    few = max(0, request.suspects)
+    suspects = tx.array("suspect_deliveries", sinks=encode(list(sinks)), now=tx.now, limit=few) if few else []
+    chosen = [id for id, _ in suspects]
+    for sink, most in sinks.items():
+        room = most - sum(1 for _, its in suspects if its == sink)
+        chosen += tx.array("claimable_deliveries", sink=sink, now=tx.now, limit=max(0, room))
     if not chosen:
         return []
     tx.run("take_deliveries", ids=encode(chosen), worker=request.worker)
@@ -194,9 +197,9 @@ def settle_deliveries(tx: Transaction, worker: int, settlements: Sequence[Settle
         lanes.promote()
 
 
-def next_delivery(reader: Reader, sinks: Sequence[str], *, clock: MachineClock) -> int | None:
+def next_delivery(reader: Reader, sinks: Sequence[str], *, suspects: bool, clock: MachineClock) -> int | None:
     """How long until the next delivery to one of these sinks is due."""
-    due = reader.value("next_delivery", sinks=encode(list(sinks)))
+    due = reader.value("next_delivery", sinks=encode(list(sinks)), suspects=int(suspects))
     return None if due is None else max(0, due - look(reader, clock).now)
 
 

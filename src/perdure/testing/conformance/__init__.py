@@ -49,6 +49,7 @@ from perdure.testing.conformance.mailboxes import Mailing
 from perdure.testing.conformance.meeting import Meeting
 from perdure.testing.conformance.metering import Metering
 from perdure.testing.conformance.operating import Operating
+from perdure.testing.conformance.orphaning import Orphaning
 from perdure.testing.conformance.ownership import Ownership
 from perdure.testing.conformance.parking import Parking
 from perdure.testing.conformance.racing import Racing
@@ -96,6 +97,7 @@ class StoreConformance(
     Undoing,
     Delivering,
     Relaying,
+    Orphaning,
     Billing,
     Metering,
     Budgeting,

@@ -45,10 +45,15 @@ async def handed(bench: Bench, worker: int, claimed: Claimed, count: int = 1, **
 
 
 async def fetch(
-    bench: Bench, worker: int, *sinks: tuple[str, int], keep: Sequence[int] = (), store: Store | None = None
+    bench: Bench,
+    worker: int,
+    *sinks: tuple[str, int],
+    keep: Sequence[int] = (),
+    suspects: int = 1,
+    store: Store | None = None,
 ) -> list[Delivery]:
     """Claim deliveries of these sinks, of the usual one if none is named."""
-    request = ClaimDeliveries(worker, sinks or ((SINK, 100),), tuple(keep))
+    request = ClaimDeliveries(worker, sinks or ((SINK, 100),), tuple(keep), suspects)
     return await (store or bench.store).claim_deliveries(request)
 
 

@@ -128,9 +128,12 @@ class Handing:
     def claim(self, worker: int, by: str) -> Sequence[Operation]:
         choose = self.random.choice
         mine = [row.id for row in self.sight.deliveries(DeliveryState.DELIVERING) if row.worker == worker]
-        keep = tuple(mine) if self.random.random() < 0.8 else ()
+        chance = self.random.random()
+        keep = tuple(mine) if chance < 0.8 else ()
+        suspects = 2 if chance < 0.1 else 0 if chance > 0.9 else 1
         sinks = tuple((sink, choose([1, 2, *[100] * 4, 0])) for sink in choose([*[SINKS] * 5, SINKS[:1], ("nobody",)]))
-        return [Call("claim_deliveries", (ClaimDeliveries(worker, sinks, keep),), by=by)]
+        request = ClaimDeliveries(worker, sinks, keep, suspects)
+        return [Call("claim_deliveries", (request,), by=by)]
 
     def settle(self, worker: int, by: str) -> Sequence[Operation]:
         """What came of tries, of this very worker's or, now and then, of anybody's."""
@@ -176,7 +179,7 @@ class Handing:
             ("usage", (self._usage(run, limit),), {}),
             ("budgets", (BudgetFilter(choose([None, "agent:", "run:r"]), limit, choose([None, "agent:bob"])),), {}),
             ("get_budgets", ((choose(ids), UNKNOWN, choose(ids)),), {}),
-            ("next_delivery", (choose([SINKS, SINKS[:1], ()]),), {}),
+            ("next_delivery", (choose([SINKS, SINKS[:1], ()]),), {"suspects": run % 3 > 0}),
         ]
         verb, args, named = choose(calls)
         return Call(verb, args, named, by=by)

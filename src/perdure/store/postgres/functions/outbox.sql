@@ -190,16 +190,19 @@ begin
 end
 $$;
 
--- Take deliveries for a worker's relay, of each sink at most so many, those that are due longest first. The worker's
--- row is held against a take-over, as in a claim of runs.
+-- Take deliveries for a worker's relay, of each sink at most so many, those that are due longest first; of suspects
+-- (3: SUSPECT_STRIKES) so many in all, before the others. The worker's row is held against a take-over, as in a claim
+-- of runs.
 create or replace function perdure.claim_deliveries(
-  p_worker bigint, p_sinks text[], p_limits bigint[], p_keep bigint[]
+  p_worker bigint, p_sinks text[], p_limits bigint[], p_keep bigint[], p_suspects bigint
 ) returns setof perdure.outbox
 language plpgsql volatile
 as $$
 declare
   v_now bigint;
   v_ids bigint[];
+  v_suspects bigint[];
+  v_their_sinks text[];
 begin
   perform from perdure.workers w where w.id = p_worker and w.state = 'alive' for key share;
   if not found then
@@ -207,6 +210,20 @@ begin
   end if;
   perform perdure.requeue_deliveries(p_worker, p_keep, false);
   v_now := perdure.now_us();
+  select array_agg(picked.id), array_agg(picked.sink)
+  into v_suspects, v_their_sinks
+  from (
+    select d.id, d.sink
+    from perdure.deliveries d
+    where d.state = 'queued'
+      and d.ready
+      and d.strikes >= 3
+      and d.due_at <= v_now
+      and d.sink = any (p_sinks)
+    order by d.due_at, d.id
+    limit p_suspects
+    for no key update skip locked
+  ) as picked;
   v_ids := array(
     select due.id
     from unnest(p_sinks, p_limits) as s (sink, most)
@@ -216,12 +233,13 @@ begin
       where d.state = 'queued'
         and d.ready
         and d.sink = s.sink
+        and d.strikes < 3
         and d.due_at <= v_now
       order by d.due_at, d.id
-      limit s.most
+      limit s.most - coalesce(cardinality(array_positions(v_their_sinks, s.sink)), 0)
       for no key update skip locked
     ) as due
-  );
+  ) || v_suspects;
   if v_ids = '{}' then
     return;
   end if;

@@ -36,6 +36,9 @@ create unique index deliveries_key on perdure.deliveries (key, sink);
 -- What a claim walks along.
 create index deliveries_claimable on perdure.deliveries (sink, due_at, id) where state = 'queued' and ready;
 
+-- Few rows or none: a claim that looks for suspects does not search the queue for them. (3: SUSPECT_STRIKES.)
+create index deliveries_suspects on perdure.deliveries (due_at, id) where state = 'queued' and ready and strikes >= 3;
+
 -- A lane's deliveries behind its head.
 create index deliveries_backlog on perdure.deliveries (sink, partition, seq) where state = 'queued' and not ready;
 

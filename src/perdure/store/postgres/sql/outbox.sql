@@ -10,14 +10,14 @@ from perdure.hand_over(
 select
   o.id, o.run, o.thread, o.thread_id, o.agent, o.tenant, o.sink, o.partition, o.seq, o.key, o.bill, o.fence, o.payload,
   o.state, o.ready, o.attempts, o.strikes, o.due_at, o.created_at, o.settled_at, o.error, o.worker
-from perdure.claim_deliveries(:worker, :sinks, :limits, :keep) o
+from perdure.claim_deliveries(:worker, :sinks, :limits, :keep, :suspects) o
 
 -- name: settle_deliveries
 -- Say what came of tries.
 select perdure.settle_deliveries(:worker, :delivery, :attempt, :state, :delay_us, :error)
 
 -- name: next_delivery
--- How long until the next delivery to one of these sinks is due.
+-- How long until the next delivery to one of these sinks is due. (3: SUSPECT_STRIKES.)
 select greatest(n.due_at - perdure.now_us(), 0)
 from unnest(:sinks::text[]) as s (sink)
 cross join lateral (
@@ -26,6 +26,7 @@ cross join lateral (
   where d.state = 'queued'
     and d.ready
     and d.sink = s.sink
+    and (:suspects::boolean or d.strikes < 3)
   order by d.due_at
   limit 1
 ) n

@@ -55,6 +55,9 @@ create index perdure.deliveries_run on deliveries (run, bill, id);
 -- What a claim walks along.
 create index perdure.deliveries_claimable on deliveries (sink, due_at, id) where state = 'queued' and ready;
 
+-- Few rows or none: a claim that looks for suspects does not search the queue for them. (3: SUSPECT_STRIKES.)
+create index perdure.deliveries_suspects on deliveries (due_at, id) where state = 'queued' and ready and strikes >= 3;
+
 -- A lane's next delivery.
 create unique index perdure.deliveries_lane on deliveries (sink, partition, seq)
   where state in ('queued', 'delivering');

@@ -56,13 +56,30 @@ where worker = :worker
   and id not in (select value from json_each(:keep))
 
 -- name: claimable_deliveries
--- The deliveries to a sink that a relay may take, those that are due longest first, as a JSON array.
+-- The deliveries to a sink that a relay may take, those that are due longest first, as a JSON array; not the suspects
+-- (3: SUSPECT_STRIKES).
 select json_group_array(id)
 from (
   select id
   from perdure.deliveries
   where state = 'queued' and ready
     and sink = :sink
+    and strikes < 3
+    and due_at <= :now
+  order by due_at, id
+  limit :limit
+)
+
+-- name: suspect_deliveries
+-- The suspects among the deliveries to these sinks that a relay may take, those that are due longest first, as a JSON
+-- array of id and sink. (They are few: the plus keeps the plan to their own index.)
+select json_group_array(json_array(id, sink))
+from (
+  select id, sink
+  from perdure.deliveries
+  where state = 'queued' and ready
+    and strikes >= 3
+    and +sink in (select value from json_each(:sinks))
     and due_at <= :now
   order by due_at, id
   limit :limit
@@ -121,12 +138,13 @@ where id in (
   and not ready
 
 -- name: next_delivery
--- When the next delivery to one of these sinks is due.
+-- When the next delivery to one of these sinks is due. (3: SUSPECT_STRIKES.)
 select min((
   select d.due_at
   from perdure.deliveries d
   where d.state = 'queued' and d.ready
     and d.sink = s.value
+    and (:suspects or d.strikes < 3)
   order by d.due_at
   limit 1
 ))

@@ -158,12 +158,17 @@ class Model:
             return
         self._give_back(request.worker, keep=request.keep)
         self._give_turns()
+        due = sorted(
+            (row for row in self.rows.values() if row.ready and self._is_due(row)), key=lambda row: (row.due_at, row.id)
+        )
+        sinks = {sink for sink, limit in request.sinks if limit > 0}
+        suspects = [row for row in due if row.suspect and row.sink in sinks][: request.suspects]
         for sink, limit in request.sinks:
-            due = [row for row in self.rows.values() if row.sink == sink and row.ready and self._is_due(row)]
-            due.sort(key=lambda row: (row.due_at, row.id))
+            sound = [row for row in due if not row.suspect]
+            ids = [row.id for row in [*suspects, *sound] if row.sink == sink]
             taken = {row.id for row in claimed if row.sink == sink}
-            if taken != {row.id for row in due[:limit]}:
-                yield f"w{request.worker} claimed {sorted(taken)} of {sink}; due are {[row.id for row in due]}, {limit}"
+            if taken != set(ids[:limit]):
+                yield f"w{request.worker} claimed {sorted(taken)} of {sink}; due are {ids}, {limit}"
         for each in claimed:
             row = self.rows[each.id]
             worker, attempts = request.worker, row.attempts + 1
@@ -171,6 +176,9 @@ class Model:
             self.annals.handed[row.id, attempts, worker] += 1
             if self.write.now.deliveries.get(each.id) != each:
                 yield f"w{worker} was given delivery d{each.id} otherwise than it is"
+        held = [row.id for row in self.rows.values() if row.suspect and row.worker == request.worker]
+        if len(held) > 1:
+            yield f"w{request.worker} has suspects {held} in its hands at the same time"
 
     def _is_due(self, row: Delivery) -> bool:
         return row.state is DeliveryState.QUEUED and row.due_at <= self.write.now_us
