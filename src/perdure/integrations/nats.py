@@ -24,6 +24,7 @@ from perdure.integrations.contents import body, decoded, visible
 from perdure.integrations.drivers import driver
 from perdure.integrations.holding import Holding
 from perdure.integrations.inputs import checked_name, checked_url, driver_options, one_try, tries
+from perdure.integrations.sharing import Shared
 from perdure.runtime.sinks import DELIVERY_RETRY, Incoming, Outgoing, Sink, Source
 from perdure.telemetry import logger
 
@@ -91,39 +92,25 @@ class NatsSink(Sink):
         self._errors = driver("nats.errors", extra=EXTRA, what=WHAT)
         self._subject = checked_name(subject, what="A subject to publish to", without="*>")
         self._stream = _stream_name(stream)
-        self._opening = asyncio.Lock()
-        self._line: _Line | None = None
+        self._shared = Shared(self._connector.connect, _Line.close, is_lost=lambda line: line.lost.is_set())
         self.retry, self.timeout_s = tries(retry), one_try(timeout)
 
     async def deliver(self, item: Outgoing) -> None:
         """Publish it, and wait until a stream has stored it. Raises what nats-py raises: `NoStreamResponseError` where
         no stream listens, `APIError` where a full one refuses."""
         headers = {ID_HEADER: visible(item.key), PARTITION_HEADER: visible(item.partition)}
-        line = await self._open()
-        stored = line.client.jetstream().publish(
-            self._subject, body(item), stream=self._stream, headers=headers, timeout=self.timeout_s
-        )
-        try:
-            await line.during(stored)
-        except (TimeoutError, asyncio.CancelledError):
-            # Who takes so long may have vanished; the next delivery goes over a new connection.
-            line.lost.set()
-            raise
-        except self._errors.MaxPayloadError as error:
-            raise Undeliverable("NATS does not take a message of this size.") from error
+        async with self._shared.use() as line:
+            stored = line.client.jetstream().publish(
+                self._subject, body(item), stream=self._stream, headers=headers, timeout=self.timeout_s
+            )
+            try:
+                await line.during(stored)
+            except self._errors.MaxPayloadError as error:
+                raise Undeliverable("NATS does not take a message of this size.") from error
 
     async def close(self) -> None:
         """Let go of the connection."""
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
-
-    async def _open(self) -> _Line:
-        async with self._opening:
-            if self._line is None or self._line.lost.is_set():
-                await self.close()
-                self._line = await self._connector.connect()
-            return self._line
+        await self._shared.close()
 
 
 class NatsSource(Source):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perdure.core.durations import Duration
 from perdure.core.limits import DELIVERY_TIMEOUT_S
@@ -23,6 +23,7 @@ from perdure.errors import UsageError
 from perdure.integrations.contents import body, bounded, decoded
 from perdure.integrations.drivers import driver
 from perdure.integrations.inputs import checked_name, checked_url, one_try, tries, whole_number
+from perdure.integrations.sharing import Shared
 from perdure.runtime.sinks import DELIVERY_RETRY, Incoming, Outgoing, Sink, Source
 from perdure.telemetry import logger
 
@@ -70,34 +71,22 @@ class RabbitSink(Sink):
         self._url = _address(url)
         self._exchange = checked_name(exchange, what="An exchange's name", bytes_max=SHORT_BYTES, empty=True)
         self._routing_key = checked_name(routing_key, what="A routing key", bytes_max=SHORT_BYTES, empty=True)
-        self._opening = asyncio.Lock()
-        self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
+        self._shared = Shared(self._connect, _close, is_lost=lambda line: line.channel.is_closed)
         self.retry, self.timeout_s = tries(retry), one_try(timeout)
 
     async def deliver(self, item: Outgoing) -> None:
         """Publish it, and wait until the broker has confirmed it. Raises what aio-pika raises: `PublishError` where
         nothing took it, `DeliveryError` where a queue refused it."""
-        channel = await self._open()
-        if self._exchange:
-            exchange = await channel.get_exchange(self._exchange, ensure=False)
-        else:
-            exchange = channel.default_exchange
-        try:
+        async with self._shared.use() as (_, channel):
+            if self._exchange:
+                exchange = await channel.get_exchange(self._exchange, ensure=False)
+            else:
+                exchange = channel.default_exchange
             await exchange.publish(self._message(item), self._routing_key, mandatory=True, timeout=self.timeout_s)
-        except (TimeoutError, asyncio.CancelledError):
-            # Who takes so long may have vanished; the next delivery goes over a new connection.
-            if self._channel is channel:
-                self._channel = None
-            raise
 
     async def close(self) -> None:
         """Let go of the connection."""
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await connection.close()
+        await self._shared.close()
 
     def _message(self, item: Outgoing) -> AbstractMessage:
         message: AbstractMessage = self._pika.Message(
@@ -110,14 +99,30 @@ class RabbitSink(Sink):
         )
         return message
 
-    async def _open(self) -> AbstractChannel:
-        """The channel; a new one, on a new connection, if it is no longer open."""
-        async with self._opening:
-            if self._channel is None or self._channel.is_closed:
-                await self.close()
-                self._connection = await self._pika.connect(self._url, timeout=self.timeout_s)
-                self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
-            return self._channel
+    async def _connect(self) -> _Line:
+        connection = await self._pika.connect(self._url, timeout=self.timeout_s)
+        try:
+            return _Line(connection, await connection.channel(publisher_confirms=True, on_return_raises=True))
+        except BaseException:
+            await _close_connection(connection)
+            raise
+
+
+class _Line(NamedTuple):
+    """A channel, on a connection of its own."""
+
+    connection: AbstractConnection
+    channel: AbstractChannel
+
+
+async def _close(line: _Line) -> None:
+    await _close_connection(line.connection)
+
+
+async def _close_connection(connection: AbstractConnection) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await connection.close()
 
 
 class RabbitSource(Source):
