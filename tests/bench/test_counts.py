@@ -30,7 +30,7 @@ from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore, lines
 from perdure.store.protocol import Store
 from perdure.store.sqlite.connection import Database
-from perdure.store.sqlite.lane import Lane
+from perdure.store.sqlite.line import Line
 from tests.support import postgres
 
 RUNS = 1_000
@@ -62,7 +62,7 @@ async def work(url: str, *, runs: int = RUNS, steps: int = STEPS) -> None:
 def sqlite_counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Statements by their first word, and requests to the store's operating-system threads."""
     counts: Counter[str] = Counter()
-    connect, submit = Database.connect, Lane.submit
+    connect, submit = Database.connect, Line.submit
 
     def count_statement(text: str) -> None:
         counts[text.split(None, 1)[0].lower()] += 1
@@ -72,12 +72,12 @@ def sqlite_counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         connection.set_trace_callback(count_statement)
         return connection
 
-    def counted(self: Lane, operation: Any) -> Any:
+    def counted(self: Line, operation: Any) -> Any:
         counts["round trip"] += 1
         return submit(self, operation)
 
     monkeypatch.setattr(Database, "connect", traced)
-    monkeypatch.setattr(Lane, "submit", counted)
+    monkeypatch.setattr(Line, "submit", counted)
     return counts
 
 

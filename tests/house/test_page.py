@@ -34,7 +34,7 @@ BROAD_HANDLERS: dict[str, str] = {
     "src/perdure/runtime/stepping.py::_attempt": "the edge of user code: a step's body",
     "src/perdure/runtime/superstep.py::_ending_of": "the edge of user code: the agent",
     "src/perdure/runtime/tenure.py::Tenure._execute": "the loop's edge: one run breaks off, the worker goes on",
-    "src/perdure/store/sqlite/lane.py::attempt": "the loop's edge: whoever waits is told, and the thread lives on",
+    "src/perdure/store/sqlite/line.py::attempt": "the loop's edge: whoever waits is told, and the thread lives on",
     "src/perdure/telemetry.py::emit": "the edge of user code: a handler",
 }
 """`file::function`: the edge it stands at. A handler may say so itself, in a comment on its line."""

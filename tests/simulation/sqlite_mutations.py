@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from perdure.store.sqlite import lane
+from perdure.store.sqlite import line
 from perdure.testing.simulation.orders import Theme
 from tests.simulation.breaking import Mutation, statement
 
@@ -17,7 +17,7 @@ from tests.simulation.breaking import Mutation, statement
 def _acknowledged_and_undone() -> Iterator[None]:
     """Every fortieth operation."""
     count = itertools.count(1)
-    original = lane.WriteRounds._in_savepoint
+    original = line.WriteRounds._in_savepoint
 
     def in_savepoint(rounds: Any, tx: Any, operation: Any) -> Any:
         def undone(tx: Any) -> Any:
@@ -28,7 +28,7 @@ def _acknowledged_and_undone() -> Iterator[None]:
 
         return original(rounds, tx, undone)
 
-    with patch.object(lane.WriteRounds, "_in_savepoint", in_savepoint):
+    with patch.object(line.WriteRounds, "_in_savepoint", in_savepoint):
         yield
 
 

@@ -35,7 +35,7 @@ INDEXES = {
     "deliveries_backlog",
     "deliveries_claimable",
     "deliveries_key",
-    "deliveries_open",
+    "deliveries_undelivered",
     "deliveries_run",
     "deliveries_worker",
     "interrupts_budget",

@@ -245,14 +245,14 @@ class TestOutboxInAFile(OnFiles, Harness):
         await bench.store.settle_deliveries(worker, [said(each, DELIVERED) for each in taken])
 
         assert (await size(bench.store) - before) / 500 < BYTES_MAX
-        for index in ("deliveries_open", "deliveries_lane", "deliveries_claimable", "deliveries_worker"):
+        for index in ("deliveries_undelivered", "deliveries_lane", "deliveries_claimable", "deliveries_worker"):
             where = CONDITIONS[index]
             query = f"select count(*) from deliveries indexed by {index} where {where}"
             assert await rows(bench.store, query) == [(0,)]
 
 
 CONDITIONS = {
-    "deliveries_open": "state in ('queued', 'delivering', 'dead')",
+    "deliveries_undelivered": "state in ('queued', 'delivering', 'dead')",
     "deliveries_lane": "state in ('queued', 'delivering')",
     "deliveries_claimable": "state = 'queued' and ready",
     "deliveries_worker": "worker is not null",
@@ -335,7 +335,7 @@ def test_no_statement_walks_a_whole_table(name: str, empty: Path) -> None:
         ("known_deliveries", "SEARCH d USING COVERING INDEX deliveries_key (key=? AND sink=?)"),
         ("bills_due", "SEARCH d USING COVERING INDEX deliveries_run (run=? AND bill=?)"),
         ("list_deliveries", "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)"),
-        ("list_open_deliveries", "SEARCH d USING INDEX deliveries_open (id>?)"),
+        ("list_undelivered", "SEARCH d USING INDEX deliveries_undelivered (id>?)"),
         ("list_keyed_deliveries", "SEARCH d USING INDEX deliveries_key (key=?)"),
         ("list_run_deliveries", "SEARCH d USING INDEX deliveries_run (run=?)"),
         ("usage", "SEARCH m USING INDEX meters_at (at>? AND at<?)"),
@@ -349,5 +349,5 @@ def test_what_is_handed_over_and_used_is_found_by_its_indexes(name: str, way: st
 
     assert way in steps
     sorted_by_index = ("claimable_deliveries", "suspect_deliveries", "next_delivery", "list_deliveries")
-    if name in (*sorted_by_index, "list_open_deliveries", "budget_page"):
+    if name in (*sorted_by_index, "list_undelivered", "budget_page"):
         assert "USE TEMP B-TREE FOR ORDER BY" not in steps

@@ -38,7 +38,7 @@ class UsageInfo:
     """How many meters that sums."""
 
 
-Place = tuple[str, str]
+RowName = tuple[str, str]
 """The group and the name of a row."""
 
 _DAY: Final = timedelta(days=1)
@@ -46,7 +46,7 @@ _DAY: Final = timedelta(days=1)
 
 def usage_filter(
     *, by: str, name: str | None, tenant: str | None, agent: Agent[..., object] | str | None, run_id: str | None,
-    since: datetime | date | str | None, until: datetime | date | str | None, limit: int, after: Place | None,
+    since: datetime | date | str | None, until: datetime | date | str | None, limit: int, after: RowName | None,
 ) -> UsageFilter:  # fmt: skip
     """What to sum, and by what; a name that nothing can have is refused."""
     grouped = _by(by)
@@ -83,13 +83,13 @@ def _group(by: UsageBy, group: str | int) -> str:
     return (EPOCH + int(group) * _DAY).date().isoformat() if by is UsageBy.DAY else str(group)
 
 
-def _after(by: UsageBy, place: Place) -> tuple[str | int, str]:
+def _after(by: UsageBy, last: RowName) -> tuple[str | int, str]:
     """The last row of the page before, as the store knows it."""
-    match place:
+    match last:
         case (str() as group, str() as name):
             known = check_name("a meter's name", name)
         case _:
-            raise UsageError(f"after is {shown(place)}; give the group and the name of the last row of the page before")
+            raise UsageError(f"after is {shown(last)}; give the group and the name of the last row of the page before")
     if by is UsageBy.RUN:
         return run_number(group), known
     if by is UsageBy.DAY:

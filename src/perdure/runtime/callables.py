@@ -21,7 +21,7 @@ from typing import Any, Literal
 from perdure.errors import UsageError
 from perdure.runtime.body_threads import BodyThreads
 
-Place = Literal["loop", "thread", "process"]
+Cpu = Literal["loop", "thread", "process"]
 
 THREADS_MAX = 64
 """Threads for `def` steps: they mostly wait for a socket, and past this a queue is kinder than more stacks."""
@@ -34,7 +34,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004  # the method itself is wanted
 
 
-def place_of(fn: Callable[..., Any], cpu: str | None) -> Place:
+def cpu_of(fn: Callable[..., Any], cpu: str | None) -> Cpu:
     """Where the function runs. `cpu` is what the user asked for: None, "thread" or "process"."""
     if cpu not in (None, "thread", "process"):
         raise UsageError(f'cpu={cpu!r} is neither "thread" nor "process"')
@@ -96,11 +96,9 @@ class Pools:
         self._threads = self._processes = None
 
 
-async def invoke(
-    fn: Callable[..., Any], place: Place, pools: Pools, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+async def invoke(fn: Callable[..., Any], cpu: Cpu, pools: Pools, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the function where it belongs and return its result."""
-    match place:
+    match cpu:
         case "loop":
             return await fn(*args, **kwargs)
         case "thread":

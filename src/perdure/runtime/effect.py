@@ -23,7 +23,7 @@ from perdure.core.limits import EFFECT_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.core.signature import Signature
 from perdure.errors import NotInRun, NotSerializable, UsageError
-from perdure.runtime.callables import Place, name_of, place_of
+from perdure.runtime.callables import Cpu, cpu_of, name_of
 from perdure.runtime.dispatching import Dispatch, idempotency_key
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
@@ -219,7 +219,7 @@ def effect(
         ignore_args=ignore_args,
         estimate=check_estimate(estimate),
     )
-    made: Effect[..., Any] = Effect(fn, settings, place=_place(fn, cpu), returns=returns)
+    made: Effect[..., Any] = Effect(fn, settings, cpu=_cpu(fn, cpu), returns=returns)
     made.plan = EffectPlan(on_unknown, verify, undo, code_of(fn, settings.name))
     _remember(made)
     return made
@@ -274,11 +274,11 @@ def _where(fn: Callable[..., Any]) -> tuple[str, str]:
     return getattr(fn, "__module__", "?"), fn.__qualname__
 
 
-def _place(fn: Callable[..., Any], cpu: str | None) -> Place:
-    place = place_of(fn, cpu)
-    if place == "process":
+def _cpu(fn: Callable[..., Any], cpu: str | None) -> Cpu:
+    chosen = cpu_of(fn, cpu)
+    if chosen == "process":
         raise UsageError(f'cpu="process" is not for effects: {name_of(fn)} could not ask for its effect_key() there')
-    return place
+    return chosen
 
 
 class _Decorator:

@@ -31,7 +31,7 @@ from perdure.core.verdicts import (
 )
 from perdure.errors import NotSerializable, UsageError
 from perdure.runtime.asking import ANSWERS_MAX
-from perdure.runtime.callables import invoke, place_of
+from perdure.runtime.callables import cpu_of, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.metering import file_beside
 from perdure.telemetry import emit
@@ -101,7 +101,7 @@ async def call_beside(
     token = frame.set(here)
     try:
         with at.host.deadlines.within(timeout_s):
-            return await invoke(fn, place_of(fn, None), at.pools, args, kwargs)
+            return await invoke(fn, cpu_of(fn, None), at.pools, args, kwargs)
     finally:
         frame.reset(token)
 

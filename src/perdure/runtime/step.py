@@ -19,7 +19,7 @@ from perdure.core.limits import KEY_CHARS_MAX, STEP_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.core.signature import return_annotation
 from perdure.errors import UsageError
-from perdure.runtime.callables import Place, Pools, invoke, name_of, place_of
+from perdure.runtime.callables import Cpu, Pools, cpu_of, invoke, name_of
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
 from perdure.runtime.stepping import execute, record_try
@@ -61,10 +61,10 @@ class Step(Generic[P, R]):
     undone_by_crash = False
     """Whether a try that a crash has cut short is known to have done nothing: then it does not count."""
 
-    def __init__(self, fn: Callable[..., Any], options: StepOptions, *, place: Place, returns: Any = UNSET) -> None:
+    def __init__(self, fn: Callable[..., Any], options: StepOptions, *, cpu: Cpu, returns: Any = UNSET) -> None:
         self.fn = fn
         self.settings = options
-        self.place = place
+        self.cpu = cpu
         self._returns = returns
         self._codec: Codec | None = None
         functools.update_wrapper(self, fn, updated=())
@@ -82,7 +82,7 @@ class Step(Generic[P, R]):
         if isinstance(current, AgentFrame):
             return cast(R, await current.super_step.call(self, current.scope, args, kwargs))
         pools = current.super_step.pools if isinstance(current, StepFrame) else plain_pools
-        return cast(R, await invoke(self.fn, self.place, pools, args, kwargs))
+        return cast(R, await invoke(self.fn, self.cpu, pools, args, kwargs))
 
     def options(
         self,
@@ -130,7 +130,7 @@ class Step(Generic[P, R]):
 
     def _variant(self, fn: Callable[..., Any], settings: StepOptions) -> Self:
         """The same with another function or other settings."""
-        return type(self)(fn, settings, place=self.place, returns=self._returns)
+        return type(self)(fn, settings, cpu=self.cpu, returns=self._returns)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """On an instance: the method, with the instance as its first argument."""
@@ -235,7 +235,7 @@ def step(
         durability=check_durability(durability) if durability is not None else None,
         estimate=check_estimate(estimate),
     )
-    return Step(fn, settings, place=place_of(fn, cpu), returns=returns)
+    return Step(fn, settings, cpu=cpu_of(fn, cpu), returns=returns)
 
 
 class _Decorator:

@@ -172,4 +172,4 @@ def transaction(
         ignore_args=ignore_args,
         estimate=check_estimate(FREE if estimate is None else estimate),
     )
-    return TransactionStep(fn, settings, place="loop", returns=returns)
+    return TransactionStep(fn, settings, cpu="loop", returns=returns)

@@ -26,7 +26,7 @@ from perdure.store.sqlite.transaction import Reader, Transaction, decode, encode
 DELIVERIES_A_READ: Final = 64 * MIB // INLINE_BYTES_MAX
 """Deliveries in one answer. Their payloads travel as hex, and a text has its limit."""
 
-OPEN: Final = frozenset({DeliveryState.QUEUED, DeliveryState.DELIVERING, DeliveryState.DEAD})
+UNDELIVERED: Final = frozenset({DeliveryState.QUEUED, DeliveryState.DELIVERING, DeliveryState.DEAD})
 """What somebody may have to see to, and what lies in an index of its own."""
 
 
@@ -242,6 +242,6 @@ def deliveries(reader: Reader, where: DeliveryFilter) -> list[Delivery]:
         return reader.records("list_keyed_deliveries", rows.DELIVERY, **values, **place, key=where.key)
     if where.run is not None or where.thread_id is not None:
         return reader.records("list_run_deliveries", rows.DELIVERY, **values, **place)
-    if where.state in OPEN:
-        return reader.records("list_open_deliveries", rows.DELIVERY, **values)
+    if where.state in UNDELIVERED:
+        return reader.records("list_undelivered", rows.DELIVERY, **values)
     return reader.records("list_deliveries", rows.DELIVERY, **values)

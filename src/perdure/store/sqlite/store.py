@@ -70,7 +70,7 @@ from perdure.store.sqlite.doctor import diagnose
 from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.files import Attendance, WriterLock, side_directory
 from perdure.store.sqlite.handing import HandingVerbs
-from perdure.store.sqlite.lane import InlineLane, Lane, ReadRounds, WriteRounds
+from perdure.store.sqlite.line import InlineLine, Line, ReadRounds, WriteRounds
 from perdure.store.sqlite.transact import Answer, Guests
 from perdure.store.sqlite.transaction import Reader, Transaction
 
@@ -92,7 +92,7 @@ class SQLiteStore(HandingVerbs):
 
     def __init__(
         self, path: str | Path, *, synchronous: Synchronous = "full", now_us: Callable[[], int] | None = None,
-        ticks_us: Callable[[], int] | None = None, lane: type[Lane] | type[InlineLane] = Lane,
+        ticks_us: Callable[[], int] | None = None, line: type[Line] | type[InlineLine] = Line,
     ) -> None:  # fmt: skip
         if synchronous not in ("off", "normal", "full", "extra"):
             raise StoreError(f"synchronous={synchronous!r} is unknown; use full, normal, extra or off")
@@ -101,7 +101,7 @@ class SQLiteStore(HandingVerbs):
         given = None if now_us is None else MachineClock(now_us, ticks_us, "given" if ticks_us else "")
         self._database = Database(Path(path).resolve(), synchronous, given or machine_clock())
         self._directory = side_directory(self._database.path)
-        self._lane = lane
+        self._line = line
         self._open: _Open | None = None
 
     @property
@@ -116,7 +116,7 @@ class SQLiteStore(HandingVerbs):
         if self._open is not None:
             return
         await asyncio.to_thread(self._prepare)
-        self._open = _Open(self._database, self._directory, self._lane, self._answer)
+        self._open = _Open(self._database, self._directory, self._line, self._answer)
         await self._sweep()
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class SQLiteStore(HandingVerbs):
 
     def clone(self) -> SQLiteStore:
         """An unopened store on the same file."""
-        clone = SQLiteStore(self._database.path, lane=self._lane)
+        clone = SQLiteStore(self._database.path, line=self._line)
         clone._database = self._database
         return clone
 
@@ -371,8 +371,8 @@ class SQLiteStore(HandingVerbs):
     async def _read(self, operation: Callable[[Reader], T]) -> T:
         return await self._answer(self._opened.reader, operation)
 
-    async def _answer(self, lane: Lane | InlineLane, operation: Callable[[Any], T]) -> T:
-        future: asyncio.Future[T] = lane.submit(operation)
+    async def _answer(self, line: Line | InlineLine, operation: Callable[[Any], T]) -> T:
+        future: asyncio.Future[T] = line.submit(operation)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await future
@@ -388,7 +388,7 @@ class _Open:
     """What an open store holds: its threads, the locks, an ear."""
 
     def __init__(
-        self, database: Database, directory: Path, lane: type[Lane] | type[InlineLane], answer: Answer
+        self, database: Database, directory: Path, line: type[Line] | type[InlineLine], answer: Answer
     ) -> None:  # fmt: skip
         loop = asyncio.get_running_loop()
         self.attendance = Attendance(directory)
@@ -398,8 +398,8 @@ class _Open:
         self.guests = Guests(database, directory, answer)
         reading = ReadRounds(database)
         name = database.path.name
-        self.writer = lane(f"perdure writer {name}", writing, loop, writing.end)
-        self.reader = lane(f"perdure reader {name}", reading, loop, reading.end)
+        self.writer = line(f"perdure writer {name}", writing, loop, writing.end)
+        self.reader = line(f"perdure reader {name}", reading, loop, reading.end)
 
     async def close(self) -> None:
         self.ear.close()

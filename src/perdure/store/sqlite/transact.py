@@ -31,7 +31,7 @@ from perdure.store.sqlite.commit import commit
 from perdure.store.sqlite.connection import READ_CACHE_KIB, Database
 from perdure.store.sqlite.errors import primary_code, translate
 from perdure.store.sqlite.files import WriterLock
-from perdure.store.sqlite.lane import ConnectionRounds, Failed, Lane, Operation, attempt
+from perdure.store.sqlite.line import ConnectionRounds, Failed, Line, Operation, attempt
 from perdure.store.sqlite.transaction import Reader, Transaction
 
 _log = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ Work = Callable[[protocol.Transaction], Awaitable[AppendCheckpoint]]
 
 
 class Answer(Protocol):
-    """How the store waits for what a lane does."""
+    """How the store waits for what a line does."""
 
-    def __call__(self, lane: Lane, operation: Callable[[Any], T], /) -> Awaitable[T]: ...
+    def __call__(self, line: Line, operation: Callable[[Any], T], /) -> Awaitable[T]: ...
 
 
 class Guests:
@@ -73,21 +73,21 @@ class Guests:
         self._directory = directory
         self._answer = answer
         self._turn = asyncio.Lock()
-        self._open: tuple[Desk, Lane] | None = None
+        self._open: tuple[Desk, Line] | None = None
 
     async def transact(self, worker: int, place: Place, work: Work) -> CommitOutcome:
         """Do the work, and commit its record with it."""
         async with self._turn:
-            desk, lane = self._opened()
-            guest = Guest(partial(self._answer, lane))
+            desk, line = self._opened()
+            guest = Guest(partial(self._answer, line))
             try:
-                await self._answer(lane, Desk.begin)
+                await self._answer(line, Desk.begin)
                 record = await self._record(guest, desk, work)
                 assert (record.run, record.super_step, record.key) == place, "the record is another step's"
-                return await self._answer(lane, partial(Desk.finish, worker=worker, record=record))
+                return await self._answer(line, partial(Desk.finish, worker=worker, record=record))
             finally:
                 with contextlib.suppress(StoreUnavailable):  # the store has closed, and its thread has done so
-                    lane.submit(Desk.undo).add_done_callback(_note)
+                    line.submit(Desk.undo).add_done_callback(_note)
 
     async def _record(self, guest: Guest, desk: Desk, work: Work) -> AppendCheckpoint:
         """What the work comes to, in the time that it has."""
@@ -104,13 +104,13 @@ class Guests:
         finally:
             guest.is_over = True
 
-    def _opened(self) -> tuple[Desk, Lane]:
+    def _opened(self) -> tuple[Desk, Line]:
         if self._open is None:
             desk = Desk(self._database, WriterLock(self._directory))
             name = f"perdure transactions {self._database.path.name}"
             loop = asyncio.get_running_loop()
-            lane = Lane(name, desk, loop, desk.end_all, patience_s=desk.left_s, on_silence=desk.break_up)
-            self._open = desk, lane
+            line = Line(name, desk, loop, desk.end_all, patience_s=desk.left_s, on_silence=desk.break_up)
+            self._open = desk, line
         return self._open
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ def _rows(cursor: sqlite3.Cursor, most: int | None = None) -> list[dict[str, Any
 
 
 class Desk(ConnectionRounds):
-    """What the lane's thread does: a connection, the writer lock while a transaction is under way, and since when."""
+    """What the line's thread does: a connection, the writer lock while a transaction is under way, and since when."""
 
     def __init__(self, database: Database, lock: WriterLock) -> None:
         super().__init__(database, READ_CACHE_KIB)
@@ -287,7 +287,7 @@ class Desk(ConnectionRounds):
             self._let_go()
 
     def end_all(self) -> None:
-        """Close everything, on the lane's thread: what is under way is rolled back."""
+        """Close everything, on the line's thread: what is under way is rolled back."""
         self.end()
         self._let_go()
         self._lock.close()

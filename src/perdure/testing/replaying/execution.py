@@ -242,7 +242,7 @@ class ReplaySuperStep(SuperStep):
             return await self._answer(fresh, step.settings.name, args, kwargs)
 
         settings = replace(step.settings, retry=Retry(attempts=1), timeout_s=None, durability="async")
-        stand_in: Step[..., Any] = Step(body, settings, place="loop")  # of an effect, too: nothing is dispatched
+        stand_in: Step[..., Any] = Step(body, settings, cpu="loop")  # of an effect, too: nothing is dispatched
         stand_in._codec = step.codec  # by the annotation of the real function
         return stand_in
 

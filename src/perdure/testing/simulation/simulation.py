@@ -27,7 +27,7 @@ from perdure.runtime.step import Step
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SQLiteStore
-from perdure.store.sqlite.lane import InlineLane
+from perdure.store.sqlite.line import InlineLine
 from perdure.testing.simulation import buyers, playbook, spenders
 from perdure.testing.simulation.account import settle_accounts
 from perdure.testing.simulation.auditor import Auditor
@@ -92,7 +92,7 @@ def _root(kind: StoreKind, world: PlayedWorld) -> Iterator[Callable[[Callable[[]
         return
     with tempfile.TemporaryDirectory(prefix="perdure-simulation-") as folder:
         path = Path(folder) / "world.db"
-        yield lambda now_us: SQLiteStore(path, synchronous="off", now_us=now_us, lane=InlineLane)
+        yield lambda now_us: SQLiteStore(path, synchronous="off", now_us=now_us, line=InlineLine)
 
 
 @contextmanager

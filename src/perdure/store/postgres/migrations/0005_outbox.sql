@@ -48,7 +48,7 @@ create index deliveries_worker on perdure.deliveries (worker) where worker is no
 create index deliveries_run on perdure.deliveries (run, bill, id);
 
 -- What somebody may have to look at: few rows among all that are delivered.
-create index deliveries_open on perdure.deliveries (id) where state in ('queued', 'delivering', 'dead');
+create index deliveries_undelivered on perdure.deliveries (id) where state in ('queued', 'delivering', 'dead');
 
 create table perdure.meters (
   run bigint not null,

@@ -66,7 +66,7 @@ create unique index perdure.deliveries_lane on deliveries (sink, partition, seq)
 create index perdure.deliveries_worker on deliveries (worker) where worker is not null;
 
 -- What somebody may have to see to: few rows among all that are delivered.
-create index perdure.deliveries_open on deliveries (id) where state in ('queued', 'delivering', 'dead');
+create index perdure.deliveries_undelivered on deliveries (id) where state in ('queued', 'delivering', 'dead');
 
 -- With a rowid, as checkpoints, beside which they are written.
 create table perdure.meters (

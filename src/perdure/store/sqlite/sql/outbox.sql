@@ -187,7 +187,7 @@ where id > :after
 order by id
 limit :limit
 
--- name: list_open_deliveries
+-- name: list_undelivered
 -- The same of those that are not delivered, along their own index.
 select *
 from perdure.outbox

@@ -51,12 +51,12 @@ Operation = Callable[[Any], Any]
 
 
 class Rounds(Protocol):
-    """What a lane does with everything that waits; one answer for each operation, in order."""
+    """What a line does with everything that waits; one answer for each operation, in order."""
 
     def __call__(self, operations: list[Operation]) -> list[Any]: ...
 
 
-class Lane:
+class Line:
     """The thread and its queue."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Lane:
             _log.debug("the loop of a store has closed before the store")
 
 
-class InlineLane:
+class InlineLine:
     """The same without a thread, for a simulator: a round takes what was submitted in one turn of the loop."""
 
     def __init__(self, name: str, work: Rounds, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
@@ -251,7 +251,7 @@ class ConnectionRounds:
         return self._opened
 
     def end(self) -> None:
-        """Close the connection, on the lane's thread."""
+        """Close the connection, on the line's thread."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
