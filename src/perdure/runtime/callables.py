@@ -27,6 +27,9 @@ THREADS_MAX = 64
 """Threads for `def` steps: they mostly wait for a socket, and past this a queue is kinder than more stacks."""
 
 
+CUT_SHORT = "something that it awaited was cancelled, and not by the code around it"
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives an awaitable, as far as can be known without calling."""
     while isinstance(fn, functools.partial):
@@ -126,6 +129,16 @@ def exited(error: SystemExit) -> RuntimeError:
     """What `sys.exit` in user code means for its run: a parser of arguments that gives up must not take the worker, and
     every run in it, along."""
     return RuntimeError(f"sys.exit({error.code!r}) was called; a worker does not exit for that")
+
+
+def cancelled_from_within(error: asyncio.CancelledError) -> BaseException:
+    """What a `CancelledError` means that leaves user code. Where nobody has cancelled its task, something that the code
+    awaited was cancelled (a library closes its connections so): a failure as a lost connection is one, and no word of
+    whoever waits for the code."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        return error
+    return ConnectionAbortedError(CUT_SHORT)
 
 
 def _end_with_parent() -> None:

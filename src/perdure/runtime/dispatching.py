@@ -34,6 +34,7 @@ from perdure.core.snapshot import spill
 from perdure.core.verdicts import DidNotHappen, GiveUp, Happened
 from perdure.errors import NotSerializable, OutcomeUnknown
 from perdure.runtime.budgeting import NoBudgetError, reserve
+from perdure.runtime.callables import CUT_SHORT
 from perdure.runtime.frames import StepFrame, outside
 from perdure.runtime.group import Batch
 from perdure.runtime.inquiry import NOTE_CHARS, ask_a_person, ask_provider, said
@@ -171,6 +172,8 @@ class Dispatch:
         try:
             await reserve(here, self.effect.settings.estimate)
         except NoBudgetError as refused:
+            if self.unknown:  # an earlier try may have happened: that is what the agent has to know
+                await self._give_up(f"{self.why}; it is not tried again: {refused.error}")
             error = encode_error(error_info(refused.error))
             attempt = max(1, self.attempt)
             self.at.append(self.key, self.digest, attempt, error, failed=True, started_at=self.started_at)
@@ -219,9 +222,9 @@ class Dispatch:
                 if at.ending is not None:
                     self._see_out(body)
             payload, value = body.result()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # by itself: who cancels the code around it is put off
             at.check()
-            raise
+            return await self._failed(ConnectionAbortedError(CUT_SHORT))
         except _NotSent:
             raise
         except _UnrecordableError as unrecordable:
@@ -338,8 +341,7 @@ class Dispatch:
         record = self._record(payload, failed=True)
         outcome, blobs = spill(payload)
         batch = at.submit(self._settled(state, outcome, note=note, record=record, blobs=blobs))
-        if at.durability == "sync":
-            await at.kept(batch)
+        await settle(at, self.effect, batch)
         raised = failure(payload, run=at.claimed.run, key=self.key, attempts=self.attempt)
         emit("effect.failed", run=run_id(at.claimed.run), effect=effect_id(self.id), key=self.key, error=str(raised))
         raise raised
@@ -392,7 +394,12 @@ class Dispatch:
         """It is known that it did not happen: it is dispatched, unless it has been as often as it may."""
         self.unknown = False
         if by is None and self.tries >= self.effect.settings.retry.attempts:
-            await self._refused(OutcomeUnknown(f"effect {self.key!r} was tried {self.tries} times, and did not happen"))
+            await self._refused(
+                ConnectionError(
+                    f"it was tried {'once' if self.tries == 1 else f'{self.tries} times'}, as often as it may, and did "
+                    f"not happen: {note}. The last time: {self.why}"
+                )
+            )
         self.at.submit(self._settled(EffectState.ABSENT, None, note=note, by=by))
         return None
 

@@ -31,7 +31,7 @@ from perdure.core.verdicts import (
 )
 from perdure.errors import NotSerializable, UsageError
 from perdure.runtime.asking import ANSWERS_MAX
-from perdure.runtime.callables import cpu_of, invoke
+from perdure.runtime.callables import cancelled_from_within, cpu_of, exited, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.metering import file_beside
 from perdure.telemetry import emit
@@ -58,7 +58,7 @@ async def ask_provider(dispatch: Dispatch) -> Verdict:
         at.in_flight += 1
         try:
             verdict = await _verify(dispatch, asked)
-        except (Exception, SystemExit) as error:  # the edge of user code: who broke cannot tell
+        except Exception as error:  # the edge of user code: who broke cannot tell
             at.check()
             verdict = StillUnknown(said(error))
         finally:
@@ -96,12 +96,19 @@ async def _verify(dispatch: Dispatch, asked: int) -> Verdict:
 async def call_beside(
     here: StepFrame, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, timeout_s: float | None
 ) -> Any:
-    """Call what an effect has beside its body, its `verify` or its `undo`, in a frame and under the effect's limit."""
+    """Call what an effect has beside its body, its `verify` or its `undo`, in a frame and under the effect's limit.
+    Whatever it raises is a failure of its own, as a body's is."""
     at = here.super_step
     token = frame.set(here)
     try:
         with at.host.deadlines.within(timeout_s):
             return await invoke(fn, cpu_of(fn, None), at.pools, args, kwargs)
+    except SystemExit as error:
+        raise exited(error) from error
+    except asyncio.CancelledError as error:
+        if (meant := cancelled_from_within(error)) is error:
+            raise
+        raise meant from error
     finally:
         frame.reset(token)
 

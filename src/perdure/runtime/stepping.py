@@ -19,7 +19,7 @@ from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge
 from perdure.runtime.budgeting import NoBudgetError, reserve
-from perdure.runtime.callables import exited, invoke
+from perdure.runtime.callables import cancelled_from_within, exited, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.group import Batch
 from perdure.runtime.metering import NO_USE, Use, file_cancelled, use_of
@@ -197,6 +197,10 @@ async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...],
             return await invoke(step.fn, step.cpu, at.pools, args, kwargs)
     except SystemExit as error:
         raise exited(error) from error
+    except asyncio.CancelledError as error:
+        if (meant := cancelled_from_within(error)) is error:
+            raise
+        raise meant from error
     finally:
         frame.reset(token)
 

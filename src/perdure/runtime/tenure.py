@@ -234,7 +234,9 @@ class Tenure:
             if before is not None:
                 await asyncio.wait([before])
             ending = await execution.run()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                raise
             if not self.lost.is_set():
                 logger.error("run r%s: its execution broke off; it is given back", run, exc_info=error)
                 self.claimer.give_back()

@@ -23,7 +23,6 @@ from perdure.core.limits import UNDO_ATTEMPTS
 from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
-from perdure.runtime.callables import exited
 from perdure.runtime.effect import KNOWN, Effect, effect_of
 from perdure.runtime.frames import StepFrame, agent_frame, outside
 from perdure.runtime.inquiry import NOTE_CHARS, call_beside
@@ -147,7 +146,7 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
         await seen_to_its_end(at, body, put_off)
         try:
             body.result()
-        except Exception as error:  # the edge of user code: what it says is noted
+        except (Exception, asyncio.CancelledError) as error:  # the edge of user code, which may cancel itself
             at.check()
             note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}", NOTE_CHARS)
             emit("effect.undo_failed", run=run_id(row.run), effect=effect_id(row.id), key=row.key, error=note)
@@ -181,8 +180,6 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     at.check()  # from here to the first line of the undo is one breath
     try:
         await call_beside(here, undo, args, kwargs, timeout_s=effect.settings.timeout_s)
-    except SystemExit as error:
-        raise exited(error) from error
     finally:
         file_beside(at, row.key, attempt, f"undo {row.super_step}", here.meters, began)
 
