@@ -268,9 +268,11 @@ def test_what_makes_no_sense_is_refused(at_ledger: Run, ledger: Ledger, words: t
 
 
 def test_undos_are_tried_again_on_request_only(at_ledger: Run, ledger: Ledger) -> None:
+    page = at_ledger("runs", "show", ledger.undone).stdout
     refused = at_ledger("retry", ledger.undone)
     result = at_ledger("retry", ledger.undone, "--undo")
 
+    assert "1 of what it had done could not be undone" in page and "was undone" not in page
     assert refused.exit_code == Exit.CONFLICT and f"`perdure retry {ledger.undone} --undo`" in refused.stderr
     assert (result.exit_code, result.stderr) == (0, "")
     assert f"{ledger.undone} is queued again, to undo what is left" in result.stdout

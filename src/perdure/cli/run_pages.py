@@ -18,7 +18,7 @@ from perdure.cli.timeline_words import tally
 from perdure.cli.usage_pages import usage_rows
 from perdure.cli.worker_pages import standing
 from perdure.core.effects import EffectState
-from perdure.core.failures import not_done
+from perdure.core.failures import first_mended, not_done
 from perdure.core.records import Run, RunState, Worker, run_id, worker_id
 from perdure.core.states import TERMINAL
 from perdure.runtime.starting import CHILD_KEY
@@ -277,12 +277,19 @@ def print_end(page: Page, fact: Fact, log: RunLog, *, full: bool) -> None:
 def _print_how(page: Page, fact: Fact, log: RunLog, label: str) -> None:
     """How an ended run is sent on; what one had done that is undone is not done again, but its undos may be."""
     name = run_id(fact.run.id)
-    if not fact.run.undoing:
+    failed = sum(row.state is EffectState.UNDO_FAILED for row in log.effects)
+    if failed:
+        text = f"{page.marks.bad} {failed} of what it had done could not be undone: "
+        page.say(Text(text, style="bold red"), command(f"perdure effects list --run {name} --state undo_failed"))
+        page.say(Text("to try that again: ", style="bold"), command(f"perdure retry {name} --undo"))
+    elif fact.run.undoing:
+        page.say("what it had done was undone: ", command(f"perdure effects list --run {name}"))
+    elif fact.run.state is RunState.CANCELLED and fact.run.cancel is None:
+        page.say("its own code has cancelled it, and would again: start a new run instead")
+    else:
+        if (first := first_mended(fact.error)) is not None:
+            page.say(Text("first, its child: ", style="bold"), command(f"perdure {first}"))
         page.say(Text(label, style="bold"), command(f"perdure retry {name}"))
-        return
-    page.say("what it had done was undone: ", command(f"perdure effects list --run {name}"))
-    if any(row.state is EffectState.UNDO_FAILED for row in log.effects):
-        page.say(Text("to try undos that failed again: ", style="bold"), command(f"perdure retry {name} --undo"))
 
 
 def print_value(page: Page, value: Any, *, full: bool) -> None:

@@ -15,8 +15,9 @@ from perdure.client.mail import MessageInfo
 from perdure.client.requests import page_limit, run_number
 from perdure.core.budgets import Budget
 from perdure.core.durations import seconds
-from perdure.core.failures import not_done
-from perdure.core.records import AgentState, Kind, Run, RunState, run_id
+from perdure.core.effects import EffectFilter, EffectState
+from perdure.core.failures import first_mended, not_done
+from perdure.core.records import AgentState, ErrorInfo, Kind, Run, RunState, run_id
 from perdure.core.shown import shown
 from perdure.errors import NotFound, NotSerializable, RunCancelled, RunFailed, RunHeld, StoreError, UsageError
 from perdure.runtime import starting
@@ -58,9 +59,11 @@ class RunHandle(Handle[R]):
                 f"run {self.run_id} did not end within {limit:g} s. It is on disk and goes on where a worker is alive; "
                 f"{self._command('runs show')} says what it waits for"
             ) from None
-        return self._outcome(settled.run, await self._app._info(settled.run, settled.outcome))
+        left = EffectFilter(run=self._id, state=EffectState.UNDO_FAILED)
+        not_undone = len(await client.store.effects(left)) if settled.run.undoing else 0
+        return self._outcome(settled.run, await self._app._info(settled.run, settled.outcome), not_undone)
 
-    def _outcome(self, run: Run, info: RunInfo) -> R:
+    def _outcome(self, run: Run, info: RunInfo, not_undone: int) -> R:
         """The result of a run that has come to rest, or the error that says why there is none."""
         match info.state:
             case RunState.COMPLETED if info.result_note is not None:
@@ -77,7 +80,7 @@ class RunHandle(Handle[R]):
                 what = "no error recorded" if error is None else f"{error.type}: {error.message}"
                 failed = RunFailed(
                     f"run {self.run_id} of agent {info.agent} failed: {what.rstrip('.')}; see "
-                    f"{self._command('runs show')}, and send it on with {self._command('retry')}",
+                    f"{self._command('runs show')}{self._undone(not_undone) or self._sent_on(run, error)}",
                     run_id=self.run_id, thread_id=self.thread_id, error=error,
                 )  # fmt: skip
                 if error is not None and error.traceback:
@@ -94,9 +97,29 @@ class RunHandle(Handle[R]):
                 reason = run.reason if run.cancel is None else run.cancel
                 left = not_done(info.error)
                 raise RunCancelled(
-                    f"run {self.run_id} was cancelled: {reason}" + (f"; not done: {left}" if left else ""),
+                    f"run {self.run_id} was cancelled: {reason}"
+                    + (f"; not done: {left}" if left else "")
+                    + self._undone(not_undone),
                     run_id=self.run_id, thread_id=self.thread_id, reason=reason,
                 )  # fmt: skip
+
+    def _sent_on(self, run: Run, error: ErrorInfo | None) -> str:
+        """How a failed run is sent on; one whose effects were undone is not."""
+        if run.undoing:
+            return "; what it had done was undone"
+        first = first_mended(error)
+        before = "" if first is None else f"{command(first, self._app.store_name)}, and then "
+        return f", and send it on with {before}{self._command('retry')}"
+
+    def _undone(self, failed: int) -> str:
+        """What a person has to know of undos that failed."""
+        if not failed:
+            return ""
+        listing = command(f"effects list --run {self.run_id} --state undo_failed", self._app.store_name)
+        return (
+            f"; {failed} of what it had done could NOT be undone ({listing}); "
+            f"{command(f'retry {self.run_id} --undo', self._app.store_name)} tries that again"
+        )
 
     def _command(self, verb: str) -> str:
         return command(f"{verb} {self.run_id}", self._app.store_name)

@@ -22,6 +22,7 @@ from perdure.errors import (
     PayloadTooLarge,
     PerdureError,
     RunCancelled,
+    RunEnded,
     RunFailed,
     RunHeld,
     StartMismatch,
@@ -50,6 +51,9 @@ OURS: Final[dict[str, type[PerdureError]]] = {
 NOT_DONE: Final = "not_done"
 """Under which a cancelled run's end lists the effects that were called and never dispatched."""
 
+CHILD: Final = "child"
+"""Under which a run's end names the child whose end it was."""
+
 LISTED_MAX: Final = 20
 """Keys in such a list."""
 
@@ -73,9 +77,12 @@ def failure(payload: bytes, *, run: int, key: str, attempts: int) -> PerdureErro
 
 
 def run_error(error: BaseException) -> ErrorInfo:
-    """What is recorded of the exception that ended a run, with the steps behind it: what a retry runs again."""
+    """What is recorded of the exception that ended a run, with the steps behind it: what a retry runs again. Where it
+    is how a child has ended, the child is named."""
     info = error_info(error)
-    return ErrorInfo(info.type, info.message, info.traceback, failed_keys=tuple(sorted(_failed_keys(error, 0))))
+    ids = {CHILD: info.ids["run_id"]} if isinstance(error, RunEnded) and "run_id" in info.ids else {}
+    keys = tuple(sorted(_failed_keys(error, 0)))
+    return ErrorInfo(info.type, info.message, info.traceback, failed_keys=keys, ids=ids)
 
 
 def cancellation(reason: str, after: BaseException | None = None, *, not_done: Sequence[str] = ()) -> bytes:
@@ -93,6 +100,14 @@ def not_done(error: ErrorInfo | None) -> str | None:
     """What was called and never dispatched, as a run's end lists it; None where there is nothing."""
     found = None if error is None else error.ids.get(NOT_DONE)
     return None if found is None else str(found)
+
+
+def first_mended(error: ErrorInfo | None) -> str | None:
+    """The command that sends on the child whose end was this run's end; None where it was no child's."""
+    child = None if error is None else error.ids.get(CHILD)
+    if error is None or child is None:
+        return None
+    return f"{'release' if error.type == type_name(RunHeld) else 'retry'} {child}"
 
 
 def listed(keys: Sequence[str]) -> str:
@@ -116,6 +131,7 @@ __all__ = [
     "encode_error",
     "error_info",
     "failure",
+    "first_mended",
     "listed",
     "not_done",
     "run_error",

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import types
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -245,6 +247,11 @@ def effect_of(code: str) -> Effect[..., Any] | None:
     return _living(code)[-1] if _undos(code) == 1 else None
 
 
+def has_several(code: str) -> bool:
+    """Whether the effects at this place have different undos."""
+    return _undos(code) > 1
+
+
 def _undos(code: str) -> int:
     """How many different undos the effects at this place have."""
     return len({each.plan.undo for each in _living(code)})
@@ -271,7 +278,18 @@ def _where(fn: Callable[..., Any]) -> tuple[str, str]:
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = fn if hasattr(fn, "__qualname__") else type(fn)
-    return getattr(fn, "__module__", "?"), fn.__qualname__
+    module = getattr(fn, "__module__", "?")
+    return _of_main() if module == "__main__" else module, fn.__qualname__
+
+
+def _of_main() -> str:
+    """The name by which another process imports what this one executes: a worker of `shop:app` undoes what
+    `python shop.py` has done."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return "__main__" if file is None else Path(file).stem
 
 
 def _cpu(fn: Callable[..., Any], cpu: str | None) -> Cpu:

@@ -23,7 +23,7 @@ from perdure.core.limits import UNDO_ATTEMPTS
 from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
-from perdure.runtime.effect import KNOWN, Effect, effect_of
+from perdure.runtime.effect import KNOWN, Effect, effect_of, has_several
 from perdure.runtime.frames import StepFrame, agent_frame, outside
 from perdure.runtime.inquiry import NOTE_CHARS, call_beside
 from perdure.runtime.metering import file_beside
@@ -126,12 +126,17 @@ async def _undo(at: SuperStep, row: Row) -> None:
     note: str | None = f"its worker died during try {attempt} of its undo, the last one"
     while attempt < UNDO_ATTEMPTS:
         attempt += 1
-        note = await _attempt(at, row, attempt)
+        try:
+            note = await _attempt(at, row, attempt)
+        except _NoUndoError as error:  # no further try finds it
+            note = printable(str(error), NOTE_CHARS)
+            break
         if note is None:
             return
         if attempt < UNDO_ATTEMPTS:
             await asyncio.sleep(backoff_s(TRIES, attempt))
     await at.kept(at.submit(_settled(at, row, attempt, EffectState.UNDO_FAILED, note)))
+    emit("effect.undo_given_up", run=run_id(row.run), effect=effect_id(row.id), key=row.key, tries=attempt, error=note)
 
 
 async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
@@ -146,6 +151,9 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
         await seen_to_its_end(at, body, put_off)
         try:
             body.result()
+        except _NoUndoError:
+            at.check()
+            raise
         except (Exception, asyncio.CancelledError) as error:  # the edge of user code, which may cancel itself
             at.check()
             note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}", NOTE_CHARS)
@@ -165,10 +173,7 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     effect = at.used.get((row.super_step, row.key)) or effect_of(row.code)
     undo = effect.undo if isinstance(effect, Effect) else None
     if not isinstance(effect, Effect) or undo is None:
-        raise UsageError(
-            f"this worker's code has no undo for {effect_id(row.id)} at {row.code}, or several different ones, and "
-            "nobody knows which is this run's; declare the effect once, at the top of a module"
-        )
+        raise _NoUndoError(_why_none(row))
     store, thread = at.host.store, row.thread
     arguments = effect.called_with(await load_payload(store, thread, row.arguments))
     assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
@@ -182,6 +187,24 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
         await call_beside(here, undo, args, kwargs, timeout_s=effect.settings.timeout_s)
     finally:
         file_beside(at, row.key, attempt, f"undo {row.super_step}", here.meters, began)
+
+
+class _NoUndoError(UsageError):
+    """This worker's code does not have the undo."""
+
+
+def _why_none(row: Row) -> str:
+    """Why an effect's undo was not found, and what helps."""
+    again = f"then `perdure retry {run_id(row.run)} --undo`"
+    if has_several(row.code):
+        return (
+            f"there are several effects at {row.code} with different undos, and nobody knows which is this run's; "
+            f"declare it once, at the top of a module, {again}"
+        )
+    return (
+        f"this worker knows no effect with an undo at {row.code}: it was renamed or moved, has lost its undo, or its "
+        f"module is not imported; put it back there, {again}"
+    )
 
 
 def _fitting(
