@@ -126,7 +126,7 @@ class Dispatch:
             self.why = f"its worker {worker_id(row.worker)} died, or lost its lease, while it was in flight"
             await self._outlive(row)
             self.tries += 1  # once: whoever comes next, should this worker die as well, finds that it is counted
-            self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
+            self._note_unknown()
             await self._count(self._error())
         elif self.unknown:
             self.why = row.note or self.why
@@ -316,7 +316,7 @@ class Dispatch:
             self.why = said(error)
             again = backoff_s(self.effect.settings.retry, self.tries)
             self.pause_s = decision.delay_s if isinstance(decision, RetryIn) else again
-            self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
+            self._note_unknown()
             await self._count(error, self.pause_s)
             return None
         if isinstance(decision, Stop):
@@ -325,6 +325,11 @@ class Dispatch:
         self.at.submit(self._settled(EffectState.ABSENT, None, note=said(error)))
         await self._count(error, decision.delay_s)
         return decision
+
+    def _note_unknown(self) -> None:
+        """Nobody knows what became of this try: for the ledger and for the log."""
+        self.at.submit(self._settled(EffectState.UNKNOWN, None, note=self.why))
+        emit("effect.unknown", run=run_id(self.at.claimed.run), effect=effect_id(self.id), key=self.key, why=self.why)
 
     async def _refused(self, error: Exception) -> None:
         """It did not happen, and will not: its record, raised."""
@@ -351,7 +356,6 @@ class Dispatch:
     async def _find_out(self) -> Outcome | None:
         """What is done where nobody knows: its outcome, or None where it is to be dispatched again."""
         plan, why = self.effect.plan, self.why
-        emit("effect.unknown", run=run_id(self.at.claimed.run), effect=effect_id(self.id), key=self.key, why=why)
         if plan.verify is not None:
             verdict = await ask_provider(self)
             if isinstance(verdict, Happened):
