@@ -85,7 +85,7 @@ def test_after_a_server_has_vanished_the_next_delivery_makes_a_new_connection() 
             sink = PostgresNotify(url, "orders", timeout=0.5)
             await sink.deliver(item())
             between.swallow()
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=r"Postgres did not answer within 0\.5 s"):
                 await sink.deliver(item())
             await sink.deliver(item())
             await sink.close()

@@ -198,7 +198,7 @@ def test_after_a_broker_has_vanished_the_next_delivery_makes_a_new_connection(ra
             sink = RabbitSink(rabbit.url_at(between.port), routing_key=name, timeout=0.3)
             await sink.deliver(item(key="before"))
             between.swallow()
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=r"RabbitMQ did not answer within 0\.3 s"):
                 await sink.deliver(item(key="away"))
             await sink.deliver(item(key="after"))
             assert [message.message_id for message in await content(queue)] == ["before", "after"]
@@ -259,10 +259,29 @@ def test_a_message_without_an_id_is_rejected_unless_one_is_found_in_it(rabbit: R
                 found = await source.next()
                 assert found.id == "i1"
                 await found.ack()
-                waiting = asyncio.create_task(source.next())
+                without = await source.next()
+                assert isinstance(without.unfit, UsageError)
+                await without.reject()
                 await becomes(lambda: ready(channel, dead.name), "the other is rejected")
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_message_that_nothing_can_be_made_of_takes_no_other_along(rabbit: Rabbit, name: str) -> None:
+    def identify(message: AbstractIncomingMessage) -> str:
+        return str(msgspec.json.decode(message.body)["id"])
+
+    async def main() -> None:
+        async with watching(rabbit) as channel, watching(rabbit, confirms=False) as plain:
+            await channel.declare_queue(name)
+            for body in (b"[" * 3_000, b'{"id": "good"}'):
+                await _publish_without_id(plain, body, name)
+            async with taking(RabbitSource(rabbit.url, name, identify=identify)) as source:
+                bad, good = await source.next(), await source.next()
+                assert isinstance(bad.unfit, RecursionError)
+                assert (good.id, good.unfit) == ("good", None)
+                for each in (bad, good):
+                    await each.reject()
 
     asyncio.run(main())
 

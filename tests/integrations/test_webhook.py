@@ -135,10 +135,8 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         await asyncio.Event().wait()
 
     async def main() -> None:
-        import httpx
-
         async with receiver(silent) as there:
-            with pytest.raises((TimeoutError, httpx.ReadTimeout)):
+            with pytest.raises(TimeoutError, match=r"did not answer within 0\.2 s"):
                 await deliver(Webhook(there.url, allow_private=True, timeout=0.2))
             assert len(there.requests) == 1
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import Incoming, SchemaOutdated, Source, StoreUnavailable, UsageError
+from perdure import Incoming, MailboxFull, SchemaOutdated, Source, StoreUnavailable, UsageError, telemetry
 from tests.runtime.sinking import grows
 from tests.runtime.world import fresh_app, working
 
@@ -62,7 +63,8 @@ class Belt(Source):
             self.rejected.append(id)
             self.left.pop(id, None)
 
-        return Incoming(id, self.left[id], {}, ack, reject)
+        data = self.left[id]
+        return Incoming(id, data, {}, ack, reject, unfit=data if isinstance(data, Exception) else None)
 
     async def close(self) -> None:
         self.closed += 1
@@ -312,3 +314,138 @@ def test_a_source_that_gives_something_else_says_so(caplog: pytest.LogCaptureFix
 
     asyncio.run(main())
     assert "a source gives perdure.Incoming" in caplog.text
+
+
+@contextmanager
+def told(*events: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """What is said of these, meanwhile."""
+    heard: list[tuple[str, dict[str, Any]]] = []
+    deaf = telemetry.subscribe(lambda event, fields: heard.append((event, fields)) if event in events else None)
+    try:
+        yield heard
+    finally:
+        deaf()
+
+
+class OddlyError(Exception):
+    """Nobody can say what it says."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def test_what_its_source_can_make_nothing_of_is_rejected_and_said_so() -> None:
+    app, belt = fresh_app(), Belt()
+
+    @app.agent
+    async def order(item: str) -> None: ...
+
+    app.source("orders", belt, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            belt.put("deep", RecursionError("too deep"))
+            belt.put("odd", OddlyError())
+            belt.put("good", "tea")
+            await grows(lambda: len(belt.rejected) + len(belt.taken), 3)
+
+    with told("source.rejected") as heard:
+        asyncio.run(main())
+    assert (sorted(belt.rejected), belt.taken) == (["deep", "odd"], ["good"])
+    assert {fields["id"]: fields["error"][:24] for _, fields in heard} == {
+        "deep": "RecursionError: too deep",
+        "odd": "OddlyError: <no text: Ru",
+    }
+
+
+def test_what_waits_is_told_once_for_all_that_wait_and_once_when_none_does(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, belt = fresh_app(), Belt()
+    tries: list[str] = []
+    full = True
+
+    @app.agent
+    async def desk() -> None: ...
+
+    async def sending(thread_id: str, message: Any, **named: Any) -> None:
+        tries.append(message)
+        if full:
+            raise MailboxFull("the mailbox is full")
+
+    monkeypatch.setattr(app, "send", sending)
+    app.source("mail", belt, send_to=lambda got: "desk")
+
+    async def main() -> None:
+        nonlocal full
+        async with working(app):
+            for number in range(10):
+                belt.put(f"m{number}", f"m{number}")
+            await grows(lambda: len(tries), 40)
+            full = False
+            await grows(lambda: len(belt.taken), 10)
+
+    with told("service.failed", "service.recovered") as heard:
+        asyncio.run(main())
+    about = [(event, fields.get("error")) for event, fields in heard if "mail" in fields["service"]]
+    assert about == [("service.failed", "MailboxFull: the mailbox is full"), ("service.recovered", None)]
+    assert "Traceback" not in caplog.text
+
+
+class Away(Belt):
+    """Its broker is down at first."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    async def receive(self) -> AsyncIterator[Incoming]:
+        if self.errors:
+            raise self.errors.pop(0)
+        async for item in super().receive():
+            yield item
+
+
+@pytest.mark.parametrize(
+    ("error", "tracebacks", "lines"),
+    [
+        (ConnectionError("the broker is down"), 0, 1),
+        (TimeoutError(), 0, 1),
+        (asyncio.CancelledError(), 0, 1),
+        (ValueError("a bug of the source"), 1, 0),
+    ],
+)
+def test_a_broker_that_is_down_is_told_when_it_goes_and_when_something_comes_again(
+    error: BaseException, tracebacks: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, away = fresh_app(), Away(*[error] * 4)
+
+    @app.agent
+    async def order(item: str) -> None: ...
+
+    app.source("orders", away, start=order)
+
+    async def main() -> None:
+        async with working(app):
+            away.put("a", "tea")
+            await grows(lambda: len(away.taken), 1)
+
+    with told("service.failed", "service.recovered") as heard:
+        asyncio.run(main())
+    events = [event for event, fields in heard if fields["service"] == "source orders"]
+    assert events == ["service.failed"] * lines + ["service.recovered"]
+    assert caplog.text.count("Traceback") == tracebacks
+
+
+def test_a_source_that_cannot_be_closed_or_gives_nothing_is_refused() -> None:
+    class Plain(Belt):
+        def close(self) -> None:  # type: ignore[override]
+            raise AssertionError("it is refused")
+
+    class Answering(Belt):
+        async def receive(self) -> Any:  # type: ignore[override]
+            return []
+
+    for source, words in ((Plain(), "close of source 'x' is a plain def"), (Answering(), "receive of source 'x'")):
+        with pytest.raises(UsageError, match=words):
+            fresh_app().source("x", source, send_to=lambda got: "t")

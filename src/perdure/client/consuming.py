@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.digests import digest
+from perdure.core.errors import one_line
 from perdure.core.limits import ID_CHARS_MAX
 from perdure.core.shown import shown
+from perdure.core.transience import is_transient
 from perdure.errors import MailboxFull, PerdureError, StoreError, ThreadBusy, UsageError
 from perdure.runtime.agent import Agent
-from perdure.runtime.service import Backoff, serve
+from perdure.runtime.callables import cancelled_from_within, is_async
+from perdure.runtime.service import Backoff, Trouble, serve
 from perdure.runtime.settings import check_name
 from perdure.runtime.sinks import Incoming, Source, closed
 from perdure.telemetry import emit, logger
@@ -52,6 +55,10 @@ class Intake:
             raise UsageError(
                 f"source {self.name!r} starts runs (start=agent) or sends messages (send_to=...): give one"
             )
+        if not is_async(self.source.close):
+            raise UsageError(f"close of source {self.name!r} is a plain def; declare it with async def")
+        if is_async(self.source.receive):
+            raise UsageError(f"receive of source {self.name!r} yields nothing; let it yield what comes")
         window: object = self.source.window
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise UsageError(f"window of source {self.name!r} is {shown(window)}; give a whole number from 1 on")
@@ -92,18 +99,32 @@ class Consumer:
         self._intake = intake
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(intake.source.window)
+        name = f"source {intake.name}"
+        self._backoff = Backoff(name, Trouble(name, is_ordinary=is_transient, foreign=True))
+        self._trouble = Trouble(f"intake of {name}", is_ordinary=lambda error: True)
+        self._put_off: set[Backoff] = set()
+        """Of what cannot be taken just now."""
 
     async def run(self) -> None:
         """Take until cancelled. What is under way then is not acknowledged, and comes again."""
         try:
-            await serve(f"source {self._intake.name}", self._tick)
+            await serve(f"source {self._intake.name}", self._begin, backoff=self._backoff)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await closed(f"source {self._intake.name!r}", self._intake.source.close)
 
-    async def _tick(self) -> float:
+    async def _begin(self) -> float:
+        """Take until the source ends or breaks; a client that lets go of its connection may cancel who waits on it."""
+        try:
+            return await self._receive()
+        except asyncio.CancelledError as error:
+            if (meant := cancelled_from_within(error)) is error:
+                raise
+            raise meant from error
+
+    async def _receive(self) -> float:
         items = self._intake.source.receive()
         try:
             async for item in items:
@@ -111,6 +132,7 @@ class Consumer:
                 if not isinstance(given, Incoming):
                     gave = f"source {self._intake.name!r} gave {shown(given)}"
                     raise UsageError(f"{gave}; a source gives perdure.Incoming(id, data, ...)")
+                self._backoff.succeeded()
                 await self._places.acquire()
                 task = asyncio.create_task(self._take(item), name=f"source {self._intake.name}")
                 self._tasks.add(task)
@@ -125,20 +147,38 @@ class Consumer:
         self._places.release()
 
     async def _take(self, item: Incoming) -> None:
-        backoff = Backoff(f"source {self._intake.name}")
+        try:
+            await self._put_on_disk(item)
+        except (Exception, SystemExit) as error:  # the edge of user code: what it cannot take it never can
+            await self._reject(item, error)
+        else:
+            await self._answer(item.ack, item)
+
+    async def _put_on_disk(self, item: Incoming) -> None:
+        """Take it, however long that cannot be done."""
+        if item.unfit is not None:
+            raise item.unfit
+        backoff = Backoff(f"intake of source {self._intake.name}", self._trouble)
         while True:
             try:
                 await self._intake.take(self._app, item)
             except AWAY as error:
+                self._put_off.add(backoff)
                 await asyncio.sleep(backoff.failed(error))
-            except (Exception, SystemExit) as error:  # the edge of user code: what it cannot take it never can
-                return await self._reject(item, error)
+            except (Exception, SystemExit):
+                self._is_through(backoff)
+                raise
             else:
-                backoff.succeeded()
-                return await self._answer(item.ack, item)
+                return self._is_through(backoff)
+
+    def _is_through(self, backoff: Backoff) -> None:
+        """One is taken, or never will be; all is well when it was the last that was put off."""
+        self._put_off.discard(backoff)
+        if not self._put_off:
+            self._trouble.ended()
 
     async def _reject(self, item: Incoming, error: BaseException) -> None:
-        emit("source.rejected", source=self._intake.name, id=item.id, error=f"{type(error).__name__}: {error}")
+        emit("source.rejected", source=self._intake.name, id=item.id, error=one_line(error))
         if not isinstance(error, PerdureError):
             logger.error("source %s: the code for %s broke", self._intake.name, item.id, exc_info=error)
         await self._answer(item.reject, item)
@@ -148,7 +188,7 @@ class Consumer:
         try:
             await answer()
         except Exception as error:  # the edge of somebody else's client
-            emit("source.unheard", source=self._intake.name, id=item.id, error=f"{type(error).__name__}: {error}")
+            emit("source.unheard", source=self._intake.name, id=item.id, error=one_line(error))
 
 
 @asynccontextmanager

@@ -71,6 +71,23 @@ def printable(text: str, limit: int = ERROR_CHARS_MAX) -> str:
     return text[:half] + note + text[len(text) - half :]
 
 
+def one_line(error: BaseException, limit: int = ERROR_CHARS_MAX) -> str:
+    """What an exception says, its notes too, on one line, after the name of its type; a time-out that says something
+    needs no name. Never empty."""
+    info = error_info(error)
+    text = " ".join(" ".join((info.message, *_notes(error))).split())
+    if not text or not isinstance(error, TimeoutError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return printable(text, limit)
+
+
+def _notes(error: BaseException) -> list[str]:
+    try:
+        return [str(note) for note in getattr(error, "__notes__", ())]
+    except Exception:  # the edge of user code: what is called notes may be anything
+        return []
+
+
 def _safely(make: Callable[[BaseException], str], error: BaseException) -> str:
     try:
         return make(error)

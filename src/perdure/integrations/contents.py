@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from perdure.runtime.sinks import Outgoing
+from perdure.runtime.sinks import Incoming, Outgoing
 
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 """What may stand in a header or an id as it is. The percent sign stands for the rest."""
@@ -23,12 +24,20 @@ def decoded(content: bytes) -> Any:
     """A message's content: decoded if it is JSON, else text, else the bytes."""
     try:
         return msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # it is none, or nests more deeply than can be read
         pass
     try:
         return content.decode()
     except UnicodeDecodeError:
         return content
+
+
+def incoming(make: Callable[[], Incoming], *, name: str, reject: Callable[[], Awaitable[None]]) -> Incoming:
+    """What has come. One that nothing can be made of is given as such, to be rejected: it takes no other along."""
+    try:
+        return make()
+    except Exception as error:  # the edge of user code, and of what anybody may have sent
+        return Incoming(id=name, data=None, reject=reject, unfit=error)
 
 
 def visible(text: str) -> str:

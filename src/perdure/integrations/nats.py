@@ -20,11 +20,12 @@ from perdure.core.durations import Duration
 from perdure.core.limits import DELIVERY_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.errors import Undeliverable
-from perdure.integrations.contents import body, decoded, visible
+from perdure.integrations.contents import body, decoded, incoming, visible
 from perdure.integrations.drivers import driver
 from perdure.integrations.holding import Holding
 from perdure.integrations.inputs import checked_name, checked_url, driver_options, one_try, tries
 from perdure.integrations.sharing import Shared
+from perdure.integrations.timeouts import answering
 from perdure.runtime.sinks import DELIVERY_RETRY, Incoming, Outgoing, Sink, Source
 from perdure.telemetry import logger
 
@@ -60,6 +61,9 @@ RENEW_SHARE: Final = 1 / 3
 
 PING_S: Final = 20
 """How often the server is asked whether it is still there; it is lost when it has not answered twice."""
+
+CONNECT_S: Final = 2
+"""How long a server may take to say hello."""
 
 CLOSE_S: Final = 1.0
 """How long a server may take to say good-bye."""
@@ -179,9 +183,17 @@ class _Connector:
         async def closed() -> None:
             lost.set()
 
-        usual = {"error_cb": _log, "ping_interval": PING_S}
+        usual = {"error_cb": _log, "ping_interval": PING_S, "connect_timeout": CONNECT_S}
         fixed = {"allow_reconnect": False, "closed_cb": closed}
-        return _Line(await self._nats.connect(self._url, **{**usual, **self._options, **fixed}), lost)
+        options: dict[str, Any] = {**usual, **self._options, **fixed}
+        line = _Line(self._nats.NATS(), lost)
+        try:
+            with answering(WHAT, options["connect_timeout"]):
+                await line.client.connect(self._url, **options)
+        except BaseException:
+            await line.close()
+            raise
+        return line
 
 
 class _Line:
@@ -226,9 +238,6 @@ async def _renew(messages: list[Msg]) -> None:
 
 
 def _incoming(message: Msg, holding: Holding[Msg], line: _Line) -> Incoming:
-    place = message.metadata
-    headers = dict(message.headers or {})
-
     async def ack() -> None:
         await line.during(message.ack_sync(timeout=ACK_S))
         holding.drop(message.reply)
@@ -237,10 +246,15 @@ def _incoming(message: Msg, holding: Holding[Msg], line: _Line) -> Incoming:
         await message.term()
         holding.drop(message.reply)
 
-    return Incoming(
-        id=headers.get(ID_HEADER) or f"{place.stream}:{place.sequence.stream}",
-        data=decoded(message.data),
-        headers=headers,
-        ack=ack,
-        reject=reject,
-    )
+    def make() -> Incoming:
+        place = message.metadata
+        headers = dict(message.headers or {})
+        return Incoming(
+            id=headers.get(ID_HEADER) or f"{place.stream}:{place.sequence.stream}",
+            data=decoded(message.data),
+            headers=headers,
+            ack=ack,
+            reject=reject,
+        )
+
+    return incoming(make, name=message.reply, reject=reject)

@@ -18,6 +18,7 @@ from perdure.core.retry import Retry
 from perdure.errors import Undeliverable
 from perdure.integrations.drivers import driver
 from perdure.integrations.inputs import checked_name, checked_url, one_try, tries
+from perdure.integrations.timeouts import answering
 from perdure.runtime.sinks import DELIVERY_RETRY, Outgoing, Sink
 
 if TYPE_CHECKING:
@@ -63,10 +64,14 @@ class PostgresNotify(Sink):
         text = msgspec.json.encode({"id": item.key, "data": item.payload})
         if len(text) > TEXT_BYTES_MAX:
             raise Undeliverable(f"The notification has {len(text):,} bytes; Postgres takes {TEXT_BYTES_MAX:,}.")
+        with answering("Postgres", self.timeout_s):
+            await self._notify(text.decode())
+
+    async def _notify(self, text: str) -> None:
         async with self._line:
             connection = await self._open()
             try:
-                await connection.execute(NOTIFY, self._channel, text.decode(), timeout=self.timeout_s)
+                await connection.execute(NOTIFY, self._channel, text, timeout=self.timeout_s)
             except (TimeoutError, asyncio.CancelledError):
                 # Who takes so long may have vanished; the next delivery goes over a new connection.
                 connection.terminate()

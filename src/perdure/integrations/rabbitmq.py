@@ -20,12 +20,12 @@ from perdure.core.durations import Duration
 from perdure.core.limits import DELIVERY_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.errors import UsageError
-from perdure.integrations.contents import body, bounded, decoded
+from perdure.integrations.contents import body, bounded, decoded, incoming
 from perdure.integrations.drivers import driver
 from perdure.integrations.inputs import checked_name, checked_url, one_try, tries, whole_number
 from perdure.integrations.sharing import Shared
+from perdure.integrations.timeouts import answering
 from perdure.runtime.sinks import DELIVERY_RETRY, Incoming, Outgoing, Sink, Source
-from perdure.telemetry import logger
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractMessage
@@ -77,6 +77,10 @@ class RabbitSink(Sink):
     async def deliver(self, item: Outgoing) -> None:
         """Publish it, and wait until the broker has confirmed it. Raises what aio-pika raises: `PublishError` where
         nothing took it, `DeliveryError` where a queue refused it."""
+        with answering(WHAT, self.timeout_s):
+            await self._publish(item)
+
+    async def _publish(self, item: Outgoing) -> None:
         async with self._shared.use() as (_, channel):
             if self._exchange:
                 exchange = await channel.get_exchange(self._exchange, ensure=False)
@@ -129,7 +133,7 @@ class RabbitSource(Source):
     """Takes the messages of one queue, which must exist.
 
     A message is known by its message id. One without cannot be told from a new one when it comes again, so it is
-    rejected, and logged, unless `identify` finds an id in it (a function of the driver's message; None finds none).
+    rejected unless `identify` finds an id in it (a function of the driver's message; None finds none).
 
     Needs aio-pika: `pip install 'perdure[rabbitmq]'`.
     """
@@ -160,25 +164,29 @@ class RabbitSource(Source):
             await channel.set_qos(prefetch_count=self._prefetch)
             arrived = await _consumed(channel, self._queue)
             while (message := await arrived.get()) is not None:
-                incoming = self._incoming(message)
-                if incoming is None:
-                    logger.warning("rejected a message without an id in the queue %s", self._queue)
-                    await message.reject(requeue=False)
-                else:
-                    yield incoming
+                yield self._incoming(message)
         raise ConnectionError(f"RabbitMQ no longer sends messages of the queue {self._queue}.")
 
-    def _incoming(self, message: AbstractIncomingMessage) -> Incoming | None:
+    def _incoming(self, message: AbstractIncomingMessage) -> Incoming:
+        async def reject() -> None:
+            await message.reject(requeue=False)
+
+        def make() -> Incoming:
+            return Incoming(
+                id=self._id(message),
+                data=decoded(message.body),
+                headers={name: _text(value) for name, value in message.headers.items()},
+                ack=message.ack,
+                reject=reject,
+            )
+
+        return incoming(make, name=f"number {message.delivery_tag}", reject=reject)
+
+    def _id(self, message: AbstractIncomingMessage) -> str:
         id = message.message_id or (self._identify(message) if self._identify is not None else None)
         if not id:
-            return None
-        return Incoming(
-            id=id,
-            data=decoded(message.body),
-            headers={name: _text(value) for name, value in message.headers.items()},
-            ack=message.ack,
-            reject=lambda: message.reject(requeue=False),
-        )
+            raise UsageError("The message has no id; identify=, of RabbitSource, is to find one in it.")
+        return id
 
 
 async def _consumed(channel: AbstractChannel, name: str) -> asyncio.Queue[AbstractIncomingMessage | None]:

@@ -22,7 +22,7 @@ from perdure.core.durations import Duration, seconds
 from perdure.core.limits import DELIVERY_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.errors import Undeliverable, UsageError
-from perdure.integrations.contents import body, bounded, decoded
+from perdure.integrations.contents import body, bounded, decoded, incoming
 from perdure.integrations.drivers import driver
 from perdure.integrations.holding import Holding
 from perdure.integrations.inputs import checked_url, driver_options, one_try, tries
@@ -79,9 +79,10 @@ class _Client:
             return self._client
 
     async def close(self) -> None:
-        stack, self._stack, self._client = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
+        async with self._opening:
+            stack, self._stack, self._client = self._stack, None, None
+            if stack is not None:
+                await stack.aclose()
 
 
 def _address(queue_url: str) -> str:
@@ -165,7 +166,7 @@ class SqsSource(Source):
     async def receive(self) -> AsyncIterator[Incoming]:
         """Its messages. What is not acknowledged when this ends comes again."""
         client = await self._client.get()
-        holding = Holding(self._extend, every_s=self._visibility_s / 3)
+        holding = Holding(self._extend, every_s=self._visibility_s / 3, at_once=BATCH_MAX)
         async with holding.renewed():
             while True:
                 holding.check()
@@ -190,11 +191,6 @@ class SqsSource(Source):
     def _incoming(self, message: dict[str, Any], holding: Holding[str]) -> Incoming:
         receipt = message["ReceiptHandle"]
         received = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
-        attributes = {
-            name: value["StringValue"]
-            for name, value in message.get("MessageAttributes", {}).items()
-            if "StringValue" in value
-        }
 
         async def ack() -> None:
             client = await self._client.get()
@@ -209,21 +205,28 @@ class SqsSource(Source):
                 QueueUrl=self._queue_url, ReceiptHandle=receipt, VisibilityTimeout=pause_s
             )
 
-        return Incoming(
-            id=attributes.get(KEY_ATTRIBUTE) or message["MessageId"],
-            data=decoded(message["Body"].encode()),
-            headers=attributes,
-            ack=ack,
-            reject=reject,
-        )
+        def make() -> Incoming:
+            attributes = {
+                name: value["StringValue"]
+                for name, value in message.get("MessageAttributes", {}).items()
+                if "StringValue" in value
+            }
+            return Incoming(
+                id=attributes.get(KEY_ATTRIBUTE) or message["MessageId"],
+                data=decoded(message["Body"].encode()),
+                headers=attributes,
+                ack=ack,
+                reject=reject,
+            )
+
+        return incoming(make, name=message["MessageId"], reject=reject)
 
     async def _extend(self, receipts: list[str]) -> None:
-        """Hold them for longer. What SQS no longer counts as ours is among its answer's failures: it comes again by
-        itself."""
+        """Hold a batch of them for longer. What SQS no longer counts as ours is among its answer's failures: it comes
+        again by itself."""
         client = await self._client.get()
-        for start in range(0, len(receipts), BATCH_MAX):
-            entries = [
-                {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": self._visibility_s}
-                for number, receipt in enumerate(receipts[start : start + BATCH_MAX])
-            ]
-            await client.change_message_visibility_batch(QueueUrl=self._queue_url, Entries=entries)
+        entries = [
+            {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": self._visibility_s}
+            for number, receipt in enumerate(receipts)
+        ]
+        await client.change_message_visibility_batch(QueueUrl=self._queue_url, Entries=entries)

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from perdure.core.durations import Duration
@@ -98,10 +98,11 @@ class Webhook(Sink):
         self.timeout_s = self._limit_s + ANSWER_S  # the status comes within the one, its text within the other
 
     async def deliver(self, item: Outgoing) -> None:
-        """Post it. Raises `WebhookFailed`, `AddressRefused`, and what httpx raises."""
+        """Post it. Raises `WebhookFailed`, `AddressRefused`, `TimeoutError`, and what httpx raises."""
         content = body(item)
-        async with asyncio.timeout(self._limit_s):
-            answer = await self._sent(self._request_headers(visible(item.key), content), content)
+        with self._patience():
+            async with asyncio.timeout(self._limit_s):
+                answer = await self._sent(self._request_headers(visible(item.key), content), content)
         try:
             # Of a success too: a connection whose answer was read to its end can be used again.
             text = await self._text(answer)
@@ -158,6 +159,17 @@ class Webhook(Sink):
             finally:
                 client.cookies.clear()  # one delivery says nothing to the next
         raise AssertionError("a name has at least one address")
+
+    @contextlib.contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Time-outs, httpx's and our own, say who has taken too long for what. The host and no more of the URL."""
+        host = self._url.host
+        try:
+            yield
+        except self._httpx.ConnectTimeout as error:
+            raise TimeoutError(f"{host} took no connection within {self._limit_s * CONNECT_SHARE:g} s") from error
+        except (TimeoutError, self._httpx.TimeoutException) as error:
+            raise TimeoutError(f"{host} did not answer within {self._limit_s:g} s") from error
 
     async def _targets(self) -> list[str]:
         """Where to connect to."""

@@ -21,7 +21,7 @@ from perdure.core.limits import DELIVERIES_AT_ONCE, DELIVERY_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.core.shown import shown
 from perdure.errors import UsageError
-from perdure.runtime.callables import is_async
+from perdure.runtime.callables import exited, is_async, name_of
 from perdure.telemetry import logger
 
 CLOSE_S: Final = 5.0
@@ -55,7 +55,8 @@ class Sink(ABC):
     """Where deliveries go. A subclass hands them over."""
 
     retry: Retry = DELIVERY_RETRY
-    """How often a delivery is tried, whatever its tries raise, and how far apart."""
+    """How often a delivery is tried, and how far apart: whatever its tries raise, unless `final` or `retry_on` say for
+    which errors it is."""
     timeout_s: float = DELIVERY_TIMEOUT_S
     """How long one try may take."""
     concurrency: int = DELIVERIES_AT_ONCE
@@ -76,7 +77,7 @@ async def _nothing() -> None:
 
 async def closed(name: str, close: Callable[[], Awaitable[None]]) -> None:
     """Let a sink or a source let go, for so long as that may take: what it holds after it dies with the process."""
-    task = asyncio.ensure_future(close())
+    task = asyncio.ensure_future(_called(close))
     try:
         done, _ = await asyncio.wait([task], timeout=CLOSE_S)
     finally:
@@ -87,12 +88,20 @@ async def closed(name: str, close: Callable[[], Awaitable[None]]) -> None:
         logger.error("%s did not close", name, exc_info=error)
 
 
+async def _called(close: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await close()
+    except SystemExit as error:
+        raise exited(error) from error
+
+
 def check_sink(name: str, sink: object) -> Sink:
     """The sink, if it can be one."""
     if not isinstance(sink, Sink):
         raise UsageError(f"{shown(sink)} is no perdure.Sink; give one of perdure.integrations, or a subclass")
-    if not is_async(sink.deliver):
-        raise UsageError(f"deliver of sink {name!r} is a plain def; declare it with async def")
+    for what in (sink.deliver, sink.close):
+        if not is_async(what):
+            raise UsageError(f"{name_of(what)} of sink {name!r} is a plain def; declare it with async def")
     retry: object = sink.retry
     if not isinstance(retry, Retry):
         raise UsageError(f"retry of sink {name!r} is {shown(retry)}; give a perdure.Retry(attempts=...)")
@@ -120,6 +129,8 @@ class Incoming:
     """Say that it is taken for good."""
     reject: Callable[[], Awaitable[None]] = _nothing
     """Say that it cannot be taken, now or later: its broker has a place for such (a dead-letter queue)."""
+    unfit: Exception | None = None
+    """Why nothing can be made of it, where its source knows: then it is rejected."""
 
 
 class Source(ABC):
