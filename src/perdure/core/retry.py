@@ -97,9 +97,21 @@ FACTOR_MAX: Final = 1_000.0
 """A factor past this is a mistake; it also keeps the 64th power finite."""
 
 
+def may_deliver_again(policy: Retry, error: BaseException) -> bool:
+    """Whether a sink's policy lets a delivery be tried again after this error. Whatever it was, unless the policy says
+    for which: `final` ones never, and with `retry_on` those that it chooses, besides what is transient."""
+    if isinstance(error, policy.final):
+        return False
+    return policy.retry_on == () or _is_chosen(policy, error)
+
+
 def _may_retry(policy: Retry, error: BaseException) -> bool:
     if not isinstance(error, Exception) or isinstance(error, (UsageError, policy.final)):
         return False
+    return _is_chosen(policy, error)
+
+
+def _is_chosen(policy: Retry, error: BaseException) -> bool:
     chosen = policy.retry_on
     if _is_function(chosen):
         return _says_yes(chosen, error)

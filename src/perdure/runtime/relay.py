@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.codec import codec_for
 from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryState, Settlement, delivery_id
-from perdure.core.errors import error_info, printable
+from perdure.core.errors import one_line
 from perdure.core.limits import RECOVERIES_MAX, RETRY_AFTER_S_MAX
 from perdure.core.records import run_id
-from perdure.core.retry import backoff_s
+from perdure.core.retry import backoff_s, may_deliver_again
 from perdure.core.transience import retry_after_s
 from perdure.errors import StoreUnavailable, Undeliverable
 from perdure.runtime.billing import bill_of
@@ -52,8 +52,8 @@ of them it met as a suspect, without another suspect beside it."""
 LET_GO_S: Final = 1.0
 """How long a sink may take to let go of what it is told to."""
 
-UNREAD_US: Final = 1_000_000
-"""After how long what could not be read is tried again."""
+UNREAD_S: Final = 1.0
+"""After how long what could not be read is read again."""
 
 ERROR_CHARS: Final = 2_000
 """Of why a try failed, in its row."""
@@ -159,17 +159,25 @@ class Relay:
         self._wake.set()
 
     async def _try(self, delivery: Delivery) -> Settlement:
-        """Hand it over. That the store is away is none of the sink's failures, and does not count."""
-        sink = self._tenure.sinks[delivery.sink]
-        if delivery.attempts > sink.retry.attempts or delivery.strikes >= STRIKES_MAX:
-            why = f"its workers died with it in their hands; it was tried {delivery.attempts - 1} times"
+        """Hand it over. What was claimed as often as it may be tried is tried all the same: of which claims its sink
+        has heard, nobody knows."""
+        if delivery.strikes >= STRIKES_MAX:
+            why = f"{delivery.strikes} workers in a row died with it in their hands"
             return Settlement(delivery.id, delivery.attempts, DeliveryState.DEAD, error=why)
-        try:
-            item = await self._outgoing(delivery)
-        except StoreUnavailable as error:
-            return Settlement(delivery.id, delivery.attempts, DeliveryState.QUEUED, UNREAD_US, _said(error))
+        sink = self._tenure.sinks[delivery.sink]
+        item = await self._read(delivery)
         await within(sink.timeout_s, functools.partial(sink.deliver, item))
         return Settlement(delivery.id, delivery.attempts, DeliveryState.DELIVERED)
+
+    async def _read(self, delivery: Delivery) -> Outgoing:
+        """What is handed over. That the store is away is none of the sink's failures: it is waited for."""
+        while True:
+            try:
+                return await self._outgoing(delivery)
+            except StoreUnavailable as error:
+                emit("delivery.unread", delivery=delivery_id(delivery.id), sink=delivery.sink, error=one_line(error))
+                await asyncio.sleep(UNREAD_S)
+                await self._tenure.trust.regained()
 
     async def _outgoing(self, delivery: Delivery) -> Outgoing:
         return Outgoing(
@@ -187,8 +195,9 @@ class Relay:
 
     def _failed(self, delivery: Delivery, sink: Sink, error: BaseException) -> Settlement:
         """It is tried again, or given up."""
-        why = _said(error)
-        if isinstance(error, Undeliverable) or delivery.attempts >= sink.retry.attempts:
+        final = isinstance(error, Undeliverable) or not may_deliver_again(sink.retry, error)
+        why = one_line(error, ERROR_CHARS)
+        if final or delivery.attempts >= sink.retry.attempts:
             return Settlement(delivery.id, delivery.attempts, DeliveryState.DEAD, error=why)
         spread = 1 + sink.retry.jitter * self._tenure.random.random()
         asked_s = _asked_s(error, self._tenure.clock.wall_us())
@@ -217,7 +226,8 @@ async def within(limit_s: float, call: Callable[[], Coroutine[Any, Any, Any]]) -
         if not done:
             task.cancel()
             await asyncio.wait([task], timeout=LET_GO_S)
-            raise TimeoutError(f"its sink did not take it within {limit_s:g} s")
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                raise TimeoutError(f"its sink did not take it within {limit_s:g} s")
         await task
     finally:
         if not task.done():
@@ -231,15 +241,6 @@ async def _called(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         await call()
     except SystemExit as error:
         raise exited(error) from error
-
-
-def _said(error: BaseException) -> str:
-    """An error's words on one line; a time-out's need no name."""
-    info = error_info(error)
-    text = " ".join(info.message.split())
-    if not isinstance(error, TimeoutError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return printable(text, ERROR_CHARS)
 
 
 def _asked_s(error: BaseException, now_us: int) -> float:

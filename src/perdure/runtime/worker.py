@@ -96,8 +96,7 @@ class Worker:
             await self._close_sinks()
 
     async def _close_sinks(self) -> None:
-        for name, sink in self._sinks.items():
-            await closed(f"sink {name!r}", sink.close)
+        await asyncio.gather(*(closed(f"sink {name!r}", sink.close) for name, sink in self._sinks.items()))
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
