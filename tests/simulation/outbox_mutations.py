@@ -17,6 +17,7 @@ from perdure.core.records import RunState
 from perdure.core.requests import Bounce
 from perdure.runtime import billing, budgeting, dispatching, relay, stepping
 from perdure.runtime.frames import agent_frame
+from perdure.runtime.log import Log
 from perdure.runtime.relay import Relay
 from perdure.store.memory import budgets, meters
 from perdure.store.memory.outbox import Outbox
@@ -283,7 +284,12 @@ OUTBOX = (
     _budgets(
         "A try that its code has cancelled keeps what it has reserved",
         "is still reserved for",
-        replaced(stepping, "file_cancelled", lambda *args, **named: None),
+        replaced(stepping, "file_cut_off", lambda *args, **named: None),
+    ),
+    _budgets(
+        "A try that the end of its code cuts off keeps what it has reserved",
+        "is still reserved for",
+        replaced(Log, "hears", property(lambda at: at.ending is None)),
     ),
     _budgets("An effect reserves nothing", "nothing is reserved for it", replaced(dispatching, "reserve", _unreserved)),
     _budgets(

@@ -5,20 +5,22 @@ that it has been given, against all that its parent counts against, and against 
 there are such. Before a try of a step what it may cost is reserved (`Reserve`), in every budget or in none; the commit
 of what it came to settles that (`Spent`). So however many spend at once, what is spent is never more than the limit and
 what was in flight. What was reserved by a claim that is over, and was never settled, counts as spent: nobody knows
-better.
+better. Where its run has ended it is added to that for good.
 
 Amounts are whole numbers: billionths of a dollar, tokens, tries, microseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from perdure.core.durations import Duration, seconds
-from perdure.core.limits import DURATION_S_MAX
+from perdure.core.durations import Duration, microseconds
+from perdure.core.limits import AMOUNT_MAX, DURATION_S_MAX, RESERVED_MAX
 from perdure.core.meters import QUANTITY_MAX, UNIT, Meter, billionths, quantity
 from perdure.core.shown import shown
 from perdure.errors import UsageError
@@ -110,7 +112,7 @@ class Budget:
     Dollars and tokens are what `perdure.meter("usd", …)` and `perdure.meter("tokens", …)` say in a step.
     """
 
-    usd: float | None = None
+    usd: float | Decimal | None = None
     tokens: int | None = None
     steps: int | None = None
     seconds: Duration | None = None
@@ -124,7 +126,7 @@ class Cost:
     """What a try of a step is expected to cost, at most; reserved before it. What is not said is not known: then some
     of it must be left. What is 0 is not used, and a try of it goes on where nothing is left."""
 
-    usd: float | None = None
+    usd: float | Decimal | None = None
     tokens: int | None = None
     seconds: Duration | None = None
 
@@ -138,7 +140,7 @@ def limits_of(budget: Budget) -> Limits:
         None if budget.usd is None else billionths(budget.usd, "usd"),
         None if budget.tokens is None else _whole("tokens", budget.tokens),
         None if budget.steps is None else _whole("steps", budget.steps),
-        None if budget.seconds is None else int(seconds(budget.seconds) * 1_000_000),
+        None if budget.seconds is None else microseconds(budget.seconds),
     )
     if limits == Limits():
         raise UsageError("a Budget limits something: give usd=, tokens=, steps= or seconds=")
@@ -151,7 +153,7 @@ def amounts_of(cost: Cost) -> Amounts:
         ONE_TRY.usd if cost.usd is None else billionths(cost.usd, "usd"),
         ONE_TRY.tokens if cost.tokens is None else _whole("tokens", cost.tokens),
         1,
-        ONE_TRY.us if cost.seconds is None else int(seconds(cost.seconds) * 1_000_000),
+        ONE_TRY.us if cost.seconds is None else microseconds(cost.seconds),
     )
 
 
@@ -177,7 +179,13 @@ def lacking(row: BudgetRow, wanted: Amounts, *, in_flight: bool = True) -> tuple
 
 def set_aside(wanted: Amounts) -> Amounts:
     """What is reserved where this is wanted."""
-    return Amounts(*(max(getattr(wanted, unit), 0) for unit in UNITS))
+    return Amounts(*(min(max(getattr(wanted, unit), 0), RESERVED_MAX) for unit in UNITS))
+
+
+def total(amounts: Iterable[Amounts]) -> Amounts:
+    """All of them together."""
+    each = list(amounts)
+    return Amounts(*(min(sum(getattr(one, unit) for one in each), AMOUNT_MAX) for unit in UNITS))
 
 
 def in_users_units(amounts: Amounts | Limits) -> dict[str, float | int | None]:

@@ -113,6 +113,8 @@ class EndRun(msgspec.Struct, frozen=True, gc=False):
     blobs: tuple[Blob, ...] = ()
     waited: bool = False
     """It has opened waits: they are closed, and open interrupts withdrawn."""
+    reserves: bool = False
+    """It counts against budgets: what was reserved for tries of it, and not settled, is spent for good."""
 
 
 class RequeueRun(msgspec.Struct, frozen=True, gc=False):

@@ -34,6 +34,11 @@ def seconds(value: Duration, *, what: str = "a duration") -> float:
     return amount
 
 
+def microseconds(value: Duration, *, what: str = "a duration") -> int:
+    """The same in whole microseconds, to the nearest."""
+    return round(seconds(value, what=what) * 1_000_000)
+
+
 def _parse(text: str, what: str) -> float:
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text.strip()) != "" or len({unit for _, unit in parts}) != len(parts):

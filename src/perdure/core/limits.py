@@ -74,6 +74,13 @@ UNDO_ATTEMPTS: Final = 5
 METERS_MAX: Final = 1_000
 """Of one try: they wait in memory for its record, and go into one commit with it."""
 
+AMOUNT_MAX: Final = 2**62 - 1
+"""Of what is spent or reserved of a budget in all; more is as much as that. Two of them fit a column of 64 bits. As
+dollars it is more than four billion."""
+
+RESERVED_MAX: Final = 2**58
+"""What is noted as reserved by one try, at most, so that a sum of some is exact. As dollars it is 288 million."""
+
 DELIVERY_TIMEOUT_S: Final = 30.0
 """How long a sink may take for one delivery."""
 

@@ -31,8 +31,8 @@ from perdure.core.records import InterruptState, WaitKind, run_id
 from perdure.core.requests import Bounce
 from perdure.core.retry import Retry, backoff_s
 from perdure.core.snapshot import spill
-from perdure.errors import BudgetExceeded, NotSerializable, UsageError
-from perdure.runtime.metering import file_cancelled
+from perdure.errors import BudgetExceeded, NotSerializable, Unwind, UsageError
+from perdure.runtime.metering import file_cut_off
 from perdure.runtime.patience import outlast
 from perdure.runtime.pausing import pause
 
@@ -75,15 +75,15 @@ async def reserve(here: StepFrame, wanted: Amounts) -> None:
 
 
 async def _granted(here: StepFrame, wanted: Amounts) -> bool:
-    """Reserve it, if there is enough. What code cancels meanwhile may have been granted, and is released."""
+    """Reserve it, if there is enough. What is cut off meanwhile may have been granted, and is released."""
     at, claimed = here.super_step, here.super_step.claimed
     batch = at.submit(
         Reserve(claimed.run, claimed.fence, claimed.thread, at.number, here.key, claimed.budgets, wanted)
     )  # fmt: skip
     try:
         await at.kept(batch)
-    except asyncio.CancelledError:
-        file_cancelled(here, at.host.clock.wall_us(), began=False)
+    except (asyncio.CancelledError, Unwind):
+        file_cut_off(here, at.host.clock.wall_us(), began=False)
         raise
     place = (claimed.run, at.number, here.key)
     return batch.done.result().bounced.get(place) is not Bounce.BUDGET

@@ -38,7 +38,7 @@ from perdure.runtime.callables import CUT_SHORT
 from perdure.runtime.frames import StepFrame, outside
 from perdure.runtime.group import Batch
 from perdure.runtime.inquiry import NOTE_CHARS, ask_a_person, ask_provider, said
-from perdure.runtime.metering import NO_USE, Use, file_cancelled, use_of
+from perdure.runtime.metering import NO_USE, Use, file_cut_off, use_of
 from perdure.runtime.pausing import pause
 from perdure.runtime.stepping import admitted, attempt_of, record_attempt, run_body, settle
 from perdure.runtime.strays import make_up_for, seen_to_its_end
@@ -157,7 +157,8 @@ class Dispatch:
             if sent and at.ending is None:
                 make_up_for(at, put_off)
         if not sent:  # its run is cancelled, or the code around it: which is delivered here
-            file_cancelled(here, at.host.clock.wall_us(), began=False)
+            if at.ending is None:
+                file_cut_off(here, at.host.clock.wall_us(), began=False)
             make_up_for(at, put_off)
             await at.fresh()
             await asyncio.get_running_loop().create_future()
@@ -268,8 +269,9 @@ class Dispatch:
         at = self.at
         error = None if body.cancelled() else body.exception()
         if body.cancelled() or isinstance(error, _NotSent):
-            return
-        if not self._begun:
+            self._file_cut_off()
+        elif not self._begun:
+            self._file_cut_off()
             if self._is_intended:
                 at.submit_late(self._not_begun())
         elif error is None:
@@ -283,6 +285,14 @@ class Dispatch:
             state = EffectState.UNKNOWN if unknown else EffectState.ABSENT
             at.submit_late(self._settled(state, None, note=UNRECORDABLE if unrecordable else said(error)))
             at.submit_late(attempt_of(at, self.key, self.tries, _recorded(error), self.started_at, self._use()))
+        else:
+            self._file_cut_off()
+
+    def _file_cut_off(self) -> None:
+        """File what a try has used of which no outcome will be filed here."""
+        meters = self.meters if self._begun else []
+        here = StepFrame(self.at, self.effect.settings.name, self.key, self.attempt, None, meters)
+        file_cut_off(here, self.tried_at, began=self._begun)
 
     def _not_begun(self) -> SettleEffect:
         """This try will not happen; of one before it that says nothing."""

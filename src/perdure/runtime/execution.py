@@ -189,7 +189,7 @@ class Execution:
             outcome, payload = RunState.CANCELLED, cancellation(why.reason)
         return EndRun(
             claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, payload, None,
-            self.host.clock.wall_us(), waited=True,
+            self.host.clock.wall_us(), waited=True, reserves=bool(claimed.budgets),
         )  # fmt: skip
 
     def close(self, ending: Ending) -> None:
@@ -377,7 +377,7 @@ class Execution:
         payload, blobs = spill(payload)
         return EndRun(
             claimed.run, claimed.fence, claimed.thread, self.number + 1, outcome, payload, root,
-            self.host.clock.wall_us(), blobs + state_blobs, self._waited,
+            self.host.clock.wall_us(), blobs + state_blobs, self._waited, bool(claimed.budgets),
         )  # fmt: skip
 
     def _interrupted(self, why: Interruption, ending: Returned | Raised) -> EndRun:

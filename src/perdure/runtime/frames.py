@@ -43,7 +43,7 @@ class AgentFrame:
 class StepFrame:
     """The body of a step: calls of other steps are plain calls, part of this step's record."""
 
-    __slots__ = ("attempt", "deadline", "effect_key", "key", "meters", "name", "put_off", "super_step")
+    __slots__ = ("attempt", "deadline", "effect_key", "filed", "key", "meters", "name", "put_off", "super_step")
 
     def __init__(
         self, super_step: SuperStep, name: str, key: str, attempt: int, effect_key: str | None = None,
@@ -57,6 +57,8 @@ class StepFrame:
         """What the provider is to know it by, if it is an effect."""
         self.meters: list[Meter] = [] if meters is None else meters
         """What it has used so far."""
+        self.filed = False
+        """That is in a change, or may be: it is not to be filed once more."""
         self.put_off: list[tuple[Any, ...]] = []
         """Cancellations of a try that is seen to its end."""
         self.deadline: Deadline | None = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from perdure.core.changes import AppendCheckpoint, Change, CommitOutcome
-from perdure.core.endings import Ending, Lost, why_over
+from perdure.core.endings import Ending, HandedBack, Held, Lost, Raised, Returned, why_over
 from perdure.core.journal import Journal
-from perdure.core.records import Claimed
+from perdure.core.records import Claimed, HeldReason
 from perdure.core.snapshot import spill
 from perdure.errors import LeaseLost, Unwind
 from perdure.runtime.group import Batch
@@ -67,6 +67,20 @@ class Log:
         self.check()
         self._last = self.host.committer.submit(change)
         return self._last
+
+    @property
+    def hears(self) -> bool:
+        """Whether what a try has used can still be filed: until the ending, or, where the run stays this worker's and
+        the store takes what it writes, until that is written."""
+        match self.ending:
+            case None:
+                return True
+            case Returned() | Raised() | HandedBack():
+                return self.hears_late
+            case Held(reason):
+                return self.hears_late and reason is not HeldReason.REFUSED
+            case _:
+                return False
 
     def submit_late(self, change: Change) -> None:
         """Queue what became of something that was in flight when the super-step ended; before its end is written."""

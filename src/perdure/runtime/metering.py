@@ -77,17 +77,19 @@ def use_of(at: SuperStep, meters: list[Meter], started_at: int, *, steps: int = 
 
 def file_beside(at: SuperStep, key: str, attempt: int, what: str, meters: list[Meter], started_at: int) -> None:
     """File what was used beside a try, by something that has no record of its own."""
-    if meters and at.ending is None:
+    if meters and at.hears:
         _file(at, key, attempt, what, started_at, use_of(at, meters, started_at, steps=0))
 
 
-def file_cancelled(here: StepFrame, started_at: int, *, began: bool) -> None:
-    """File what a try has used that agent code has cancelled, and release what was reserved for it. It has no record:
-    where the code is replayed, it is cancelled again."""
+def file_cut_off(here: StepFrame, started_at: int, *, began: bool) -> None:
+    """File what a try has used that agent code has cancelled, or that the end of its super-step has cut off, and
+    release what was reserved for it. It has no record: where the code is replayed, it is cancelled again or tried
+    anew."""
     at = here.super_step
     use = use_of(at, here.meters, started_at, steps=int(began))
-    if use is NO_USE or at.ending is not None:
+    if use is NO_USE or here.filed or not at.hears:
         return
+    here.filed = True
     if use.spent is not None:
         use = use._replace(spent=replace(use.spent, key=here.key))
     _file(at, here.key, here.attempt, "cancelled", started_at, use)
@@ -95,7 +97,11 @@ def file_cancelled(here: StepFrame, started_at: int, *, began: bool) -> None:
 
 def _file(at: SuperStep, key: str, attempt: int, what: str, started_at: int, use: Use) -> None:
     place = place_beside(key, attempt, what, at.claimed.fence)
-    at.append(place, 0, attempt, NOTHING, failed=False, started_at=started_at, use=use)
+    record = at.record(place, 0, attempt, NOTHING, failed=False, started_at=started_at, use=use)
+    if at.ending is None:
+        at.submit(record)
+    else:
+        at.submit_late(record)
 
 
 def _record(where: AgentFrame, made: Meter) -> None:

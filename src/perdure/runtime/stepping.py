@@ -17,12 +17,12 @@ from perdure.core.failures import decode_error, encode_error, error_info, failur
 from perdure.core.records import Attempt, HeldReason, run_id
 from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
-from perdure.errors import NotSerializable, PayloadTooLarge
+from perdure.errors import NotSerializable, PayloadTooLarge, Unwind
 from perdure.runtime.budgeting import NoBudgetError, reserve
 from perdure.runtime.callables import cancelled_from_within, exited, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.group import Batch
-from perdure.runtime.metering import NO_USE, Use, file_cancelled, use_of
+from perdure.runtime.metering import NO_USE, Use, file_cut_off, use_of
 from perdure.runtime.pausing import pause
 from perdure.runtime.strays import make_up_for
 from perdure.telemetry import emit
@@ -62,11 +62,11 @@ async def execute(
 
 
 async def admitted(here: StepFrame) -> None:
-    """Wait until a try may begin; where agent code cancels it before, what was reserved for it is released."""
+    """Wait until a try may begin; where it is cut off before, what was reserved for it is released."""
     try:
         await here.super_step.admit()
-    except asyncio.CancelledError:
-        file_cancelled(here, here.super_step.host.clock.wall_us(), began=False)
+    except (asyncio.CancelledError, Unwind):
+        file_cut_off(here, here.super_step.host.clock.wall_us(), began=False)
         raise
 
 
@@ -107,11 +107,13 @@ async def _attempt(
         await _begin(here, started_at)
     try:
         value = await step.try_and_record(here, digest, started_at, args, kwargs)
-    except asyncio.CancelledError:
-        file_cancelled(here, started_at, began=True)
+    except (asyncio.CancelledError, Unwind):
+        file_cut_off(here, started_at, began=True)
         raise
     except Exception as error:
-        at.check()
+        if at.ending is not None:
+            file_cut_off(here, started_at, began=True)
+            at.check()
         now_us = at.host.clock.wall_us()
         decision = decide(
             step.settings.retry, attempt=attempt, error=error, random=at.host.random.random(), now_us=now_us
@@ -139,8 +141,8 @@ async def _begin(here: StepFrame, started_at: int) -> None:
     try:
         await record_attempt(at, here.key, here.attempt, None, started_at)
         await at.trusted()
-    except asyncio.CancelledError:
-        file_cancelled(here, started_at, began=False)
+    except (asyncio.CancelledError, Unwind):
+        file_cut_off(here, started_at, began=False)
         raise
 
 
@@ -161,6 +163,7 @@ async def record_try(
     payload, value = await try_once(step, here, args, kwargs)
     use = use_of(at, here.meters, started_at)
     batch = at.append(here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use)
+    here.filed = True
     await settle(at, step, batch)
     return value
 

@@ -134,7 +134,7 @@ class SuperStep(Log):
         with self.bodies.seen_out():
             if self._waits_for_bodies:
                 await self._ended_with(self.bodies.in_flight, over=True)
-        await self.tasks.pause()
+        await self.tasks.pause(self.bodies.in_flight)
         self.hears_late = False
         return ending
 

@@ -8,7 +8,7 @@ more, in which the run's slot is free already; then the log names it, and it is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.core.records import run_id
@@ -68,9 +68,9 @@ class Tasks:
         for task in left:
             task.cancel(self.over)
 
-    async def pause(self) -> None:
-        """Give them a moment to end."""
-        await self._ended(MOMENT_S)
+    async def pause(self, bodies: Iterable[asyncio.Future[Any]]) -> None:
+        """Give them a moment to end, and these bodies of theirs."""
+        await self._ended(MOMENT_S, bodies)
 
     async def end(self) -> None:
         """Wait until all have ended, or leave to themselves those that do not."""
@@ -86,8 +86,8 @@ class Tasks:
         """Part from them: what ends late concerns nobody."""
         self.root = self._moved = None
 
-    async def _ended(self, within_s: float) -> bool:
-        left = self.unfinished()
+    async def _ended(self, within_s: float, bodies: Iterable[asyncio.Future[Any]] = ()) -> bool:
+        left = [*self.unfinished(), *bodies]
         if left:
             await asyncio.wait(left, timeout=within_s)
         return not self.unfinished()

@@ -82,6 +82,7 @@ class TransactionStep(Step[P, R]):
         async def work(tx: Transaction) -> AppendCheckpoint:
             nonlocal value
             here.meters.clear()  # of a try whose transaction lost against another one
+            here.filed = False
             try:
                 payload, value = await try_once(self, here, (tx, *args), kwargs)
             except Exception as error:
@@ -89,6 +90,7 @@ class TransactionStep(Step[P, R]):
                 raise
             at.check()
             use = use_of(at, here.meters, started_at)
+            here.filed = True
             return at.record(
                 here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use
             )  # fmt: skip

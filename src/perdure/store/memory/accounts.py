@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.budgets import Amounts, BudgetRow
+from perdure.core.budgets import Amounts, BudgetRow, total
 from perdure.core.changes import Place
 
 
@@ -28,3 +28,14 @@ class Accounts:
         """A step to the budgets in which it has reserved."""
         self.about: dict[int, int] = {}
         """An interrupt to the budget that it asks about."""
+
+    def spend(self, budget: int, amounts: Amounts) -> None:
+        """Count this as spent for good."""
+        row = self.rows[budget]
+        self.rows[budget] = msgspec.structs.replace(row, spent=total([row.spent, amounts]))
+
+    def close(self, run: int) -> None:
+        """Count what tries of a run that has ended have reserved, and nobody has settled, as spent for good."""
+        for place in [each for each in self.reservations if each[0] == run]:
+            for budget, left in self.reservations.pop(place).items():
+                self.spend(budget, left.amounts)

@@ -1,26 +1,23 @@
 """Budgets: what was spent, and what is reserved for which try.
 
 A budget's row has what was spent for good; a reservation lies beside it, under its step. Nothing here writes that a
-claim is over: whether one's reservation counts as spent is a question to its run's row, asked anew each time (`seen`).
+claim is over: whether one's reservation counts as spent is a question to its run's row, asked anew each time (`seen`),
+until the run ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
-from perdure.core.budgets import UNITS, Amounts, BudgetFilter, BudgetRow, NewBudget, lacking, set_aside
+from perdure.core.budgets import Amounts, BudgetFilter, BudgetRow, NewBudget, lacking, set_aside, total
 from perdure.core.changes import AppendCheckpoint, NewInterrupt, RecordAttempt, Reserve
 from perdure.core.records import InterruptState, Run, RunState, WaitKind, budget_name
 from perdure.core.requests import Bounce, StartRun
 from perdure.store.memory.accounts import Reservation
 from perdure.store.memory.tables import Tables
 from perdure.store.pages import page_size
-
-AMOUNT_MAX: Final = 2**63 - 1
-"""Of a sum: databases count no further."""
 
 # -- which a run counts against ------------------------------------------------------------------------------
 
@@ -60,7 +57,7 @@ def reserve(tables: Tables, change: Reserve) -> None:
         return
     at = change.run, change.super_step, change.key
     for budget, old in tables.accounts.reservations.pop(at, {}).items():
-        _spend(tables, budget, old.amounts)
+        tables.accounts.spend(budget, old.amounts)
     there = [each for each in change.budgets if each in tables.accounts.rows]
     if there:
         tables.accounts.reservations[at] = dict.fromkeys(there, Reservation(change.fence, set_aside(change.amounts)))
@@ -81,7 +78,7 @@ def settle(tables: Tables, change: AppendCheckpoint | RecordAttempt) -> None:
     tables.accounts.reservations.pop((change.run, change.super_step, change.spent.key or change.key), None)
     for budget in change.spent.budgets:
         if budget in tables.accounts.rows:
-            _spend(tables, budget, change.spent.amounts)
+            tables.accounts.spend(budget, change.spent.amounts)
 
 
 def _is_settled(tables: Tables, change: RecordAttempt) -> bool:
@@ -93,11 +90,6 @@ def _is_settled(tables: Tables, change: RecordAttempt) -> bool:
     return not any(
         each.fence == change.fence for each in tables.accounts.reservations.get((change.run, *at), {}).values()
     )
-
-
-def _spend(tables: Tables, budget: int, amounts: Amounts) -> None:
-    row = tables.accounts.rows[budget]
-    tables.accounts.rows[budget] = msgspec.structs.replace(row, spent=_sum([row.spent, amounts]))
 
 
 def stands(tables: Tables, question: NewInterrupt) -> bool:
@@ -158,7 +150,7 @@ def seen(tables: Tables, row: BudgetRow) -> BudgetRow:
             owner = tables.runs[run]
             in_flight = owner.state is RunState.RUNNING and owner.fence == reservation.fence
             (reserved if in_flight else lost).append(reservation.amounts)
-    return msgspec.structs.replace(row, spent=_sum(lost), reserved=_sum(reserved))
+    return msgspec.structs.replace(row, spent=total(lost), reserved=total(reserved))
 
 
 def get(tables: Tables, budgets: Sequence[int]) -> list[BudgetRow]:
@@ -175,8 +167,3 @@ def page(tables: Tables, where: BudgetFilter) -> list[BudgetRow]:
     return [
         seen(tables, tables.accounts.rows[tables.accounts.by_name[name]]) for name in names[: page_size(where.limit)]
     ]
-
-
-def _sum(amounts: Iterable[Amounts]) -> Amounts:
-    each = list(amounts)
-    return Amounts(**{unit: min(sum(getattr(one, unit) for one in each), AMOUNT_MAX) for unit in UNITS})

@@ -207,6 +207,7 @@ class Tables:
         if run.state in TERMINAL:
             self.watched.discard(run.id)
             self._bill(run)
+            self.accounts.close(run.id)
 
     def _bill(self, run: Run) -> None:
         if (billing := self.billing.get(run.id)) is not None:

@@ -28,8 +28,8 @@ from perdure.core.changes import (
 from perdure.store.postgres.batches import Arguments, columns
 from perdure.store.postgres.waits import opened
 
-AMOUNT_MAX: Final = 2**63 - 1
-"""What a column holds; more is as much as that."""
+COLUMN_MAX: Final = 2**63 - 1
+"""Of an argument: more is more than any budget has."""
 
 RESERVE, RECORD, TRY = range(3)
 """What the function `spend` is told."""
@@ -53,6 +53,8 @@ def _has_more(change: Change) -> bool:
         return bool(change.meters) or change.spent is not None  # type: ignore[union-attr]
     if kind is Deliver or kind is Reserve:
         return True
+    if isinstance(change, EndRun):
+        return change.reserves
     if isinstance(change, OpenWait):
         return change.interrupt is not None and change.interrupt.budget is not None
     record = record_of(change)
@@ -82,12 +84,14 @@ def parks_of_askers(changes: Sequence[Change]) -> list[ParkRun]:
 
 def usage(changes: Sequence[Change]) -> list[FollowUp]:
     """What it has used, reserves, and asks about budgets; positions are those in the batch, as in all of these. All
-    budgets are locked at once: those that questions are about are named to `spend` too, behind those that it counts."""
+    budgets are locked at once: those that questions are about are named to `spend` too, behind those that it counts,
+    and the runs whose accounts it closes."""
+    over = [change.run for change in changes if isinstance(change, EndRun) and change.reserves]
     meters, spending, questions = _meters(changes), _spending(changes), _questions(changes)
     found = [FollowUp("record_meters", meters)] if meters[0] else []
-    if spending[0]:
+    if spending[0] or over:
         spending[-1] += questions[3]
-        found.append(FollowUp("spend", spending))
+        found.append(FollowUp("spend", [*spending, over]))
     return [*found, FollowUp("ask_about_budgets", questions)] if questions[0] else found
 
 
@@ -176,6 +180,6 @@ def _records(changes: Sequence[Change]) -> dict[Place, int]:
 
 def _in_columns(amounts: Amounts) -> tuple[int, int, int, int]:
     usd, tokens, steps, us = (
-        min(each, AMOUNT_MAX) for each in (amounts.usd, amounts.tokens, amounts.steps, amounts.us)
+        min(each, COLUMN_MAX) for each in (amounts.usd, amounts.tokens, amounts.steps, amounts.us)
     )
     return usd, tokens, steps, us

@@ -2,7 +2,8 @@
 
 A budget's row has what was spent for good and the sum of all its reservations; a reservation lies beside it, under its
 step. A batch's reservations and what settles them are decided in their order on these rows, and are then written as
-sets. Nobody writes that a claim is over: whether a reservation counts as spent is decided when it is read.
+sets. Nobody writes that a claim is over: whether a reservation counts as spent is decided when it is read, until its
+run ends (`waiters.after_end`).
 """
 
 from __future__ import annotations
@@ -12,38 +13,17 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.budgets import UNITS, Amounts, BudgetFilter, BudgetRow, Limits, NewBudget, lacking, set_aside
+from perdure.core.budgets import Amounts, BudgetFilter, BudgetRow, NewBudget, lacking, set_aside
 from perdure.core.changes import AppendCheckpoint, Change, Place, RecordAttempt, Reserve, record_of
 from perdure.core.requests import Bounce
 from perdure.store.pages import page_size
 from perdure.store.sqlite import rows
+from perdure.store.sqlite.accounts import Account, held, move_all, parts
 from perdure.store.sqlite.transaction import Reader, Transaction, decode, encode
 from perdure.store.sqlite.waiters import wake
 
-SUM_MAX: Final = 2**62 - 1
-"""Sums stay there: two of them still fit a column. As dollars it is more than four billion."""
-
-RESERVED_MAX: Final = 2**58
-"""The most that is noted as reserved by one try, so that a sum of some still fits. As dollars it is 288 million."""
-
 LAST: Final = "\U0010ffff"
 """Behind every name that begins as another one does."""
-
-
-class Account(msgspec.Struct):
-    """A budget's row while it is decided what is reserved and what is spent."""
-
-    row: BudgetRow
-    changed: bool = False
-
-    def move(self, *, spent: Amounts | None = None, reserved: Amounts | None = None, released: bool = False) -> None:
-        """Add to what is spent, and to what is reserved, or take it from there."""
-        row = self.row
-        if spent is not None:
-            row = msgspec.structs.replace(row, spent=_sum(row.spent, spent, 1))
-        if reserved is not None:
-            row = msgspec.structs.replace(row, reserved=_sum(row.reserved, reserved, -1 if released else 1))
-        self.row, self.changed = row, True
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -85,9 +65,7 @@ class Spendings:
         ids = {budget for there in self.at.values() for budget in there}
         ids.update(budget for each in reserves for budget in each.budgets)
         ids.update(budget for each in spenders if each.spent is not None for budget in each.spent.budgets)
-        for id, *amounts in self.tx.array("budgets_held", ids=encode(sorted(ids))):
-            parts = Limits(*amounts[:4]), Amounts(*amounts[4:8]), Amounts(*amounts[8:])
-            self.accounts[id] = Account(BudgetRow(id, "", *parts, rev=0, created_at=0, updated_at=0, by=None))
+        self.accounts = held(self.tx, ids)
 
     def why_not(self, change: Reserve) -> Bounce | None:
         """Why nothing is reserved; None where there is enough, or where this claim has done it before."""
@@ -101,7 +79,7 @@ class Spendings:
         if self._is_done(change):
             return
         self._release(_place(change), spend=True)
-        mine = Reservation(change.fence, _capped(set_aside(change.amounts)))
+        mine = Reservation(change.fence, set_aside(change.amounts))
         for account in self._accounts(change.budgets):
             account.move(reserved=mine.amounts)
             self.at[_place(change)][account.row.id] = mine
@@ -144,9 +122,8 @@ class Spendings:
         moved = [place for place, there in self.at.items() if there != self.before[place]]
         tx.write("release_reservations", [place for place in moved if self.before[place]])
         reserved = [(place, budget, each) for place in moved for budget, each in self.at[place].items()]
-        tx.write("insert_reservations", [(*at, budget, r.fence, *_parts(r.amounts)) for at, budget, r in reserved])
-        changed = [each.row for each in self.accounts.values() if each.changed]
-        tx.write("move_budgets", [(each.id, *_parts(each.spent), *_parts(each.reserved)) for each in changed])
+        tx.write("insert_reservations", [(*at, budget, r.fence, *parts(r.amounts)) for at, budget, r in reserved])
+        move_all(tx, self.accounts.values())
 
 
 def spender(change: Change) -> AppendCheckpoint | RecordAttempt | None:
@@ -161,25 +138,12 @@ def _place(change: Reserve | AppendCheckpoint | RecordAttempt) -> Place:
     return change.run, change.super_step, other or change.key
 
 
-def _parts(amounts: Amounts | Limits) -> tuple[Any, ...]:
-    return amounts.usd, amounts.tokens, amounts.steps, amounts.us
-
-
-def _sum(some: Amounts, more: Amounts, sign: int) -> Amounts:
-    sums = (getattr(some, unit) + sign * getattr(more, unit) for unit in UNITS)
-    return Amounts(*(max(0, min(each, SUM_MAX)) for each in sums))
-
-
-def _capped(amounts: Amounts) -> Amounts:
-    return Amounts(*(min(getattr(amounts, unit), RESERVED_MAX) for unit in UNITS))
-
-
 # -- which a run counts against ------------------------------------------------------------------------------
 
 
 def budget_rows(budgets: Iterable[NewBudget], now: int) -> list[tuple[Any, ...]]:
     """The rows of new budgets."""
-    return [(each.id, each.name, *_parts(each.limits), now, now) for each in budgets]
+    return [(each.id, each.name, *parts(each.limits), now, now) for each in budgets]
 
 
 def named(reader: Reader, names: Collection[str]) -> dict[str, int]:
@@ -200,7 +164,7 @@ def set_budget(tx: Transaction, budget: NewBudget, by: str | None, *, if_rev: in
         (before,) = get_budgets(tx, [known])
         if before.rev != if_rev:
             return before
-    usd, tokens, steps, us = _parts(budget.limits)
+    usd, tokens, steps, us = parts(budget.limits)
     values = {"usd": usd, "tokens": tokens, "steps": steps, "us": us, "by": by, "now": tx.now}
     tx.run("set_budget", id=budget.id, name=budget.name, **values)
     id = named(tx, [budget.name])[budget.name]

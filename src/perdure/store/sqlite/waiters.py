@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from perdure.store.protocol import Hint
+from perdure.store.sqlite.accounts import close_ended
 from perdure.store.sqlite.outbox import bill_ended
 from perdure.store.sqlite.transaction import Transaction, decode, encode
 
@@ -25,14 +26,17 @@ def wake(tx: Transaction, runs: Collection[int]) -> None:
 
 
 def after_end(tx: Transaction, runs: Collection[int]) -> None:
-    """These runs have ended or are held: bill those that have ended, tell who watches them, wake who waits for them."""
+    """These runs have ended or are held: bill those that have ended and close their accounts, tell who watches them,
+    wake who waits for them."""
     if not runs:
         return
-    watched, billed, waiting = tx.row("followers", runs=encode(list(runs)))
+    watched, billed, reserving, waiting = tx.row("followers", runs=encode(list(runs)))
     if watched:
         tx.hints.add(Hint.ENDED)
     if billed:
         bill_ended(tx, list(runs))
+    if reserving:
+        close_ended(tx, list(runs))
     wake(tx, decode(waiting))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from perdure.core.budgets import Amounts, BudgetFilter, Spent
 from perdure.core.changes import OpenWait
+from perdure.core.limits import AMOUNT_MAX, RESERVED_MAX
 from perdure.core.records import Claimed, InterruptState, RunState, WaitKind
 from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import (
@@ -16,7 +17,9 @@ from perdure.testing.conformance.harness import (
     answer,
     close,
     end,
+    fail,
     hints,
+    hold,
     in_threads,
     park,
     requeue,
@@ -239,7 +242,7 @@ class Spending(Harness):
             await bench.commit(worker, step(claimed, key, spent=Spent((shared.id,), Amounts(usd=9 * 10**18))))
 
         (row,) = await bench.store.get_budgets([shared.id])
-        assert 2**61 <= row.spent.usd < 2**63
+        assert row.spent.usd == AMOUNT_MAX
         assert (await bench.store.commit(worker, [reserve(claimed, "d", shared)])).bounced
 
     @scenario
@@ -249,16 +252,48 @@ class Spending(Harness):
         most = Amounts(usd=9 * 10**18, us=2**63 - 1)
         keys = [f"k{number}" for number in range(40)]
 
-        for some in (keys[:3], keys[3:]):
+        for some, noted in ((keys[:3], 3 * RESERVED_MAX), (keys[3:], AMOUNT_MAX)):
             await bench.commit(worker, *(reserve(claimed, key, shared, amounts=most) for key in some))
             (row,) = await bench.store.get_budgets([shared.id])
-            assert all(2**58 <= each < 2**63 for each in (row.reserved.usd, row.reserved.us))
+            assert (row.reserved.usd, row.reserved.us) == (noted, noted)
         assert row.spent == Amounts() and await bench.store.budgets(BudgetFilter()) == [row]
         await bench.commit(worker, *(step(claimed, key, spent=Spent((shared.id,), most)) for key in keys[:20]))
         await bench.commit(worker, requeue(claimed))
 
         (row,) = await bench.store.get_budgets([shared.id])
-        assert row.reserved == Amounts() and all(2**61 <= each < 2**63 for each in (row.spent.usd, row.spent.us))
+        assert row.reserved == Amounts() and (row.spent.usd, row.spent.us) == (AMOUNT_MAX, AMOUNT_MAX)
+        await bench.store.give_back(worker, keep=[])
+        again = await bench.claim_one(worker)
+        await bench.commit(worker, end(again, reserves=True))
+        assert await bench.store.get_budgets([shared.id]) == [row]
+
+    @scenario
+    async def test_what_a_run_that_has_ended_had_reserved_is_spent_for_good(self, bench: Bench) -> None:
+        worker = await bench.worker()
+        shared, other = await budget(bench, "agent:a"), await budget(bench, "agent:b")
+        runs = {await bench.start(name): name for name in ("failed", "late", "cancelled")}
+        claims = {runs[each.run]: each for each in await bench.claim(worker)}
+        for each in claims.values():
+            await bench.commit(worker, reserve(each, "s", shared, tokens=10), reserve(each, "u", other, tokens=1))
+        await bench.commit(worker, hold(claims["cancelled"]))
+        await bench.store.give_back(worker, keep=[claims["late"].run])
+        await bench.store.cancel(claims["cancelled"].run, "no", b"")
+        failed = await bench.claim_one(worker)
+        assert await tokens(bench, shared, other) == [(20, 10), (2, 1)]
+
+        await bench.commit(worker, reserve(failed, "t", shared, tokens=100))
+        for _ in range(2):
+            await bench.commit(
+                worker, step(failed, "t", spent=spent(shared, tokens=5)), fail(failed, reserves=True),
+                fail(claims["late"], reserves=True),
+            )  # fmt: skip
+
+        assert await tokens(bench, shared, other) == [(35, 0), (3, 0)]
+        for name in ("failed", "late"):
+            await bench.store.retry(claims[name].run, [])
+            again = await bench.claim_one(worker)
+            await bench.commit(worker, step(again, "s", spent=spent(shared, tokens=2)), end(again, reserves=True))
+        assert await tokens(bench, shared, other) == [(39, 0), (3, 0)]
 
     @scenario
     async def test_however_many_spend_at_once_no_budget_is_exceeded(self, bench: Bench) -> None:

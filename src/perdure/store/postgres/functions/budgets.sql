@@ -1,14 +1,14 @@
 -- Budgets. A budget's row is the lock of what is reserved in it; such rows are locked last, by id. Amounts are dollars,
 -- tokens, tries and microseconds, in this order.
 
--- A sum, or the column's largest number where that is less; it is not negative.
-create or replace function perdure.within_64_bits(total numeric) returns bigint
+-- A sum, or the largest that is noted (`AMOUNT_MAX`) where that is less; it is not negative.
+create or replace function perdure.capped(total numeric) returns bigint
 language sql immutable
-as $$ select least(greatest(total, 0), 9223372036854775807)::bigint $$;
+as $$ select least(greatest(total, 0), 4611686018427387903)::bigint $$;
 
 create or replace function perdure.plus(a bigint, b bigint) returns bigint
 language sql immutable
-as $$ select perdure.within_64_bits(a::numeric + b) $$;
+as $$ select perdure.capped(a::numeric + b) $$;
 
 -- Budgets as they are read: what was reserved by a claim that is over counts as spent. The columns are those of
 -- `budgets.BudgetRow`.
@@ -16,10 +16,10 @@ create or replace view perdure.accounts as
 select
   b.id, b.name, b.limits,
   array(
-    select perdure.within_64_bits(b.spent[u.n] + l.over[u.n]) from generate_series(1, 4) as u (n) order by u.n
+    select perdure.capped(b.spent[u.n] + l.over[u.n]) from generate_series(1, 4) as u (n) order by u.n
   ) as spent,
   array(
-    select perdure.within_64_bits(l.live[u.n]) from generate_series(1, 4) as u (n) order by u.n
+    select perdure.capped(l.live[u.n]) from generate_series(1, 4) as u (n) order by u.n
   ) as reserved,
   b.rev, b.created_at, b.updated_at, b.by
 from perdure.budgets b
@@ -62,9 +62,9 @@ begin
 end
 $$;
 
--- Those of these budgets, and of those in which one of these steps has reserved, that there are; locked.
+-- Those of these budgets, and of those in which one of these steps or runs has reserved, that there are; locked.
 create or replace function perdure.lock_budgets(
-  p_budgets bigint[], o_run bigint[], o_super_step integer[], o_key text[]
+  p_budgets bigint[], o_run bigint[], o_super_step integer[], o_key text[], p_runs bigint[]
 ) returns bigint[]
 language plpgsql volatile
 as $$
@@ -73,7 +73,7 @@ declare
     select v.budget
     from unnest(o_run, o_super_step, o_key) as o (run, super_step, key)
     join perdure.reservations v on v.run = o.run and v.super_step = o.super_step and v.key = o.key
-  );
+  ) || array(select v.budget from perdure.reservations v where v.run = any (p_runs));
 begin
   perform from perdure.budgets b where b.id = any (v_ids) order by b.id for no key update;
   return array(select b.id from perdure.budgets b where b.id = any (v_ids) order by b.id);
@@ -86,12 +86,12 @@ $$;
 -- `u_budget`. What finds its own work done changes nothing; nothing does where what this belongs to was not written.
 -- A negative amount is one of which nobody knows how much: some must be left, and nothing is set aside. The result are
 -- the positions of reservations for which a budget is too short; they alone are not written. Sums are kept here, so
--- that each budget is written once.
+-- that each budget is written once. The accounts of runs that have ended (`p_over`) are closed after all this.
 create or replace function perdure.spend(
   p_written boolean, o_kind integer[], o_run bigint[], o_fence bigint[], o_super_step integer[], o_key text[],
   o_attempt integer[],
   o_usd bigint[], o_tokens bigint[], o_steps bigint[], o_us bigint[], o_known boolean[], o_count integer[],
-  o_position integer[], u_budget bigint[],
+  o_position integer[], u_budget bigint[], p_over bigint[] default '{}',
   out short integer[]
 )
 language plpgsql volatile
@@ -109,10 +109,10 @@ declare
   v_lacks boolean;
   v_old record;
 begin
-  if not p_written or cardinality(o_run) = 0 then
+  if not p_written or cardinality(o_run) + cardinality(p_over) = 0 then
     return;
   end if;
-  v_id := perdure.lock_budgets(u_budget, o_run, o_super_step, o_key);
+  v_id := perdure.lock_budgets(u_budget, o_run, o_super_step, o_key, p_over);
   if v_id = '{}' then
     return;
   end if;
@@ -170,7 +170,7 @@ begin
         continue;
       end if;
       for u in 1 .. 4 loop
-        v_amounts[u] := greatest(v_amounts[u], 0);
+        v_amounts[u] := least(greatest(v_amounts[u], 0), 288230376151711744); -- RESERVED_MAX
       end loop;
     end if;
 
@@ -220,6 +220,44 @@ begin
   ) as n
   where b.id = n.id
     and (b.spent <> n.spent or b.reserved <> n.reserved);
+  perform perdure.close_accounts(p_over);
+end
+$$;
+
+-- Count what tries of these runs, which have ended, have reserved, and nobody has settled, as spent for good.
+create or replace function perdure.close_accounts(p_runs bigint[]) returns void
+language plpgsql volatile
+as $$
+declare
+  v_ids bigint[] := array(select v.budget from perdure.reservations v where v.run = any (p_runs));
+begin
+  if v_ids = '{}' then
+    return;
+  end if;
+  perform from perdure.budgets b where b.id = any (v_ids) order by b.id for no key update;
+  with closed as (
+    delete from perdure.reservations v
+    where v.run = any (p_runs)
+    returning v.budget, v.amounts
+  ),
+  sums as (
+    select
+      c.budget, sum(c.amounts[1]) as usd, sum(c.amounts[2]) as tokens, sum(c.amounts[3]) as steps,
+      sum(c.amounts[4]) as us
+    from closed c
+    group by c.budget
+  )
+  update perdure.budgets b
+  set spent = array[
+        perdure.capped(b.spent[1] + s.usd), perdure.capped(b.spent[2] + s.tokens), perdure.capped(b.spent[3] + s.steps),
+        perdure.capped(b.spent[4] + s.us)
+      ],
+      reserved = array[
+        perdure.capped(b.reserved[1] - s.usd), perdure.capped(b.reserved[2] - s.tokens),
+        perdure.capped(b.reserved[3] - s.steps), perdure.capped(b.reserved[4] - s.us)
+      ]
+  from sums s
+  where b.id = s.budget;
 end
 $$;
 

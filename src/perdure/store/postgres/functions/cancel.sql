@@ -170,6 +170,7 @@ begin
   if v_billed then
     perform perdure.bill(p_runs);
   end if;
+  perform perdure.close_accounts(p_runs);
   if v_watched then
     perform pg_notify('perdure.hints', 'ended');
   end if;

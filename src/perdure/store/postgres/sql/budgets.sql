@@ -3,7 +3,7 @@
 select short
 from perdure.spend(
   true, :kind, :run, :fence, :super_step, :key, :attempt, :usd, :tokens, :steps, :us, :known, :count, :position,
-  :budgets
+  :budgets, :over
 )
 
 -- name: ask_about_budgets

@@ -42,6 +42,19 @@ where rowid in (
   join perdure.reservations v on v.run = m.run and v.super_step = m.super_step and v.key = m.key
 )
 
+-- name: reservations_left
+-- What is still reserved for tries of those of these runs that have ended, as a JSON array.
+select json_group_array(json_array(v.budget, v.usd, v.tokens, v.steps, v.us))
+from perdure.runs r
+join perdure.reservations v on v.run = r.id
+where r.id = any(:runs)
+  and r.ended_at is not null
+
+-- name: close_reservations
+-- Delete what is reserved for tries of those of these runs that have ended.
+delete from perdure.reservations
+where run in (select id from perdure.runs where id = any(:runs) and ended_at is not null)
+
 -- name: insert_reservations
 -- Reserve this.
 insert into perdure.reservations (run, super_step, key, budget, fence, usd, tokens, steps, us)
@@ -129,15 +142,16 @@ where id = any(:ids)
 
 -- name: get_budgets
 -- These budgets, by id, as they are read: what a claim that is over has reserved is spent. The columns are the parts of
--- `budgets.BudgetRow`. (Amounts are summed in two parts, of which neither can be too large.)
+-- `budgets.BudgetRow`. (Amounts are summed in two parts, of which neither can be too large, and no sum is more than
+-- `AMOUNT_MAX`.)
 with reserved (budget, is_live, usd, tokens, steps, us) as (
   select
     v.budget,
     r.state = 'running' and r.fence = v.fence,
-    min(sum(v.usd >> 29), 4294967295) * 536870912 + sum(v.usd & 536870911),
-    min(sum(v.tokens >> 29), 4294967295) * 536870912 + sum(v.tokens & 536870911),
-    min(sum(v.steps >> 29), 4294967295) * 536870912 + sum(v.steps & 536870911),
-    min(sum(v.us >> 29), 4294967295) * 536870912 + sum(v.us & 536870911)
+    min(min(sum(v.usd >> 31), 2147483648) * 2147483648 + sum(v.usd & 2147483647), 4611686018427387903),
+    min(min(sum(v.tokens >> 31), 2147483648) * 2147483648 + sum(v.tokens & 2147483647), 4611686018427387903),
+    min(min(sum(v.steps >> 31), 2147483648) * 2147483648 + sum(v.steps & 2147483647), 4611686018427387903),
+    min(min(sum(v.us >> 31), 2147483648) * 2147483648 + sum(v.us & 2147483647), 4611686018427387903)
   from perdure.reservations v
   join perdure.runs r on r.id = v.run
   where v.budget = any(:ids)
@@ -145,10 +159,10 @@ with reserved (budget, is_live, usd, tokens, steps, us) as (
 )
 select
   b.id, b.name, b.usd_max, b.tokens_max, b.steps_max, b.us_max,
-  b.usd_spent + ifnull(o.usd, 0) as usd_spent,
-  b.tokens_spent + ifnull(o.tokens, 0) as tokens_spent,
-  b.steps_spent + ifnull(o.steps, 0) as steps_spent,
-  b.us_spent + ifnull(o.us, 0) as us_spent,
+  min(b.usd_spent + ifnull(o.usd, 0), 4611686018427387903) as usd_spent,
+  min(b.tokens_spent + ifnull(o.tokens, 0), 4611686018427387903) as tokens_spent,
+  min(b.steps_spent + ifnull(o.steps, 0), 4611686018427387903) as steps_spent,
+  min(b.us_spent + ifnull(o.us, 0), 4611686018427387903) as us_spent,
   ifnull(l.usd, 0) as usd_reserved, ifnull(l.tokens, 0) as tokens_reserved, ifnull(l.steps, 0) as steps_reserved,
   ifnull(l.us, 0) as us_reserved,
   b.rev, b.created_at, b.updated_at, b.said_by

@@ -194,11 +194,12 @@ set state = 'held', reason = :reason, detail = :detail, worker = null
 where id = :run
 
 -- name: followers
--- Whether one of these runs is watched; whether one of them has ended and is billed; and the runs that wait for one of
--- them, as a JSON array.
+-- Whether one of these runs is watched; whether one of them has ended and is billed, or has something reserved; and the
+-- runs that wait for one of them, as a JSON array.
 select
   exists (select 1 from perdure.runs where id = any(:runs) and watched),
   exists (select 1 from perdure.runs where id = any(:runs) and bill_sink is not null and ended_at is not null),
+  exists (select 1 from perdure.reservations where run = any(:runs)),
   (
     select json_group_array(run)
     from (

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.core.budgets import UNITS, UNKNOWN, Amounts, BudgetRow, NewBudget, Spent, lacking
-from perdure.core.changes import AppendCheckpoint, BeginSuperStep, EndRun, Place, RecordAttempt, Reserve
+from perdure.core.changes import AppendCheckpoint, BeginSuperStep, EndRun, Place, RecordAttempt, RequeueRun, Reserve
 from perdure.core.codec import codec_for
 from perdure.core.meters import UNIT, billionths
 from perdure.core.records import Interrupt, InterruptState, Run, RunState
 from perdure.core.requests import Bounce, StartRun
+from perdure.core.states import TERMINAL
 from perdure.testing.simulation.rules.batches import tried, turns
 from perdure.testing.simulation.rules.look import Look, Write
 
@@ -90,6 +91,12 @@ class Books:
             aside = Amounts(*(max(0, getattr(change.amounts, unit)) for unit in UNITS))
             self.reserved[place] = dict.fromkeys(there, (change.fence, aside))
 
+    def close(self, look: Look) -> None:
+        """What runs that have ended had reserved is spent for good."""
+        for place in [each for each in self.reserved if look.runs[each[0]].state in TERMINAL]:
+            for budget, (_, amounts) in self.reserved.pop(place).items():
+                self.spent[budget] = total([self.spent.get(budget, Amounts()), amounts])
+
     def settle(self, said: AppendCheckpoint | RecordAttempt, look: Look) -> None:
         """A try has come to its end."""
         if said.spent is None:
@@ -141,13 +148,14 @@ def of_budgets(write: Write, books: Books) -> Iterator[str]:
         yield from _of_asking(write, write.args[0])
     books.asked.update(change for change in write.changes if isinstance(change, Reserve))
     for change, why in turns(write):
-        if isinstance(change, EndRun | BeginSuperStep):
+        if isinstance(change, EndRun | BeginSuperStep | RequeueRun):
             yield from _of_end(books, change)
         elif isinstance(change, Reserve):
             yield from _of_reserving(write, books, change, why)
         elif why is None and (said := tried(change)) is not None:
             yield from _of_use(books, said)
             books.settle(said, look)
+    books.close(look)
     over, flying = books.held(look)
     for row in look.budgets.values():
         yield from _of_sums(write, row, total(over.get(row.id, ())), total(flying.get(row.id, ())))
@@ -231,10 +239,8 @@ def has_reserved(books: Books, look: Look, place: Place, fence: int) -> bool:
     return not lasts or all(each in held and held[each][0] == fence for each in there)
 
 
-def _of_end(books: Books, change: EndRun | BeginSuperStep) -> Iterator[str]:
-    """Code that has come to a good end has no try in flight: nothing is reserved for one any more."""
-    if isinstance(change, EndRun) and change.outcome is not RunState.COMPLETED:
-        return
+def _of_end(books: Books, change: EndRun | BeginSuperStep | RequeueRun) -> Iterator[str]:
+    """Code that has come to an end has no try in flight: nothing is reserved for one any more."""
     for place, those in books.reserved.items():
         mine = place[0] == change.run and any(fence == change.fence for fence, _ in those.values())
         if mine and all(n < 2 for each, n in books.asked.items() if (each.run, each.super_step, each.key) == place):
