@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC
+from decimal import Decimal
 
 import pytest
 
 from perdure import Budget
+from perdure.client.budgets import set_limits
 from perdure.core.budgets import BudgetFilter, Limits, NewBudget
 from perdure.core.records import budget_name, run_id
 from perdure.errors import NotFound, UsageError
@@ -93,3 +95,15 @@ async def test_what_no_budget_can_be_is_refused(desk: Desk) -> None:
             await wrong
     with pytest.raises(UsageError, match="limits something"):
         Budget()
+
+
+@at_a_desk
+async def test_limits_that_are_not_named_stay_as_they_are_to_the_billionth(desk: Desk) -> None:
+    exact = Decimal("8123456789.123456789")
+    client = await desk.app._client()
+
+    await set_limits(client, "tenant:acme", {"usd": exact, "steps": 5}, by=None)
+    await set_limits(client, "tenant:acme", {"seconds": "1m", "steps": None}, by="ann")
+
+    [row] = await client.store.budgets(BudgetFilter())
+    assert (row.limits, row.rev, row.by) == (Limits(usd=8_123_456_789_123_456_789, us=60_000_000), 2, "ann")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Budget, Cost
+from perdure import Budget, Conflict, Cost
 from perdure.core.keys import budget_place
 from perdure.core.meters import UsageBy, UsageFilter
 from tests.runtime.paying import run
@@ -165,8 +165,13 @@ def test_a_budget_is_set_only_where_nobody_has_set_it_since_it_was_read() -> Non
         async with app:
             first = await app.set_budget("tenant:acme", Budget(usd=1))
             second = await app.set_budget("tenant:acme", Budget(usd=2), if_rev=first.rev)
-            late = await app.set_budget("tenant:acme", Budget(usd=3), if_rev=first.rev)
-            assert (second.rev, late.limits["usd"]) == (first.rev + 1, 2)
+            with pytest.raises(Conflict, match=r"at rev 2 by now, not at 1.*app\.budget_info") as lost:
+                await app.set_budget("tenant:acme", Budget(usd=3), if_rev=first.rev)
+            now = await app.budget_info("tenant:acme")
+            assert (second.rev, now.limits["usd"], lost.value.rev) == (first.rev + 1, 2, now.rev)
+            with pytest.raises(Conflict):
+                await app.set_budget("tenant:acme", Budget(usd=2), if_rev=second.rev - 1, by="ann")
+            assert await app.set_budget("tenant:acme", None, if_rev=second.rev) != now
 
     asyncio.run(main())
 

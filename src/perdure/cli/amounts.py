@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
 
 from perdure.core.durations import seconds
@@ -22,17 +23,17 @@ _WHOLE: Final = ("tokens", "steps")
 _TIME: Final = "2026-11-01T09:00+01:00"
 
 
-def limit(option: str, unit: str, text: str) -> float:
+def limit(option: str, unit: str, text: str) -> float | Decimal:
     """A limit of that unit. Raises `UsageError`."""
     shown = clean(text)
     if unit == "seconds":
         return duration(option, text)
     try:
-        value = int(text) if unit in _WHOLE else float(text)
-    except ValueError:
+        value = int(text) if unit in _WHOLE else Decimal(text)
+    except (ValueError, InvalidOperation):
         whole = "whole number" if unit in _WHOLE else "number"
         raise UsageError(f"{option} {shown!r} is no {whole}; give one, from 0") from None
-    if not 0 <= value < float("inf"):
+    if (isinstance(value, Decimal) and not value.is_finite()) or value < 0:
         raise UsageError(f"{option} {shown!r} is no limit; give a number from 0")
     return value
 
@@ -52,7 +53,7 @@ def budget_of(option: str, given: Iterable[str]) -> Budget | None:
     """What `--budget usd=5,tokens=100 --budget steps=3` says; None where it is not given."""
     from perdure.core.budgets import Budget
 
-    limits: dict[str, float] = {}
+    limits: dict[str, float | Decimal] = {}
     for part in (part for text in given for part in text.split(",")):
         unit, equals, amount = (word.strip() for word in part.partition("="))
         if not equals or unit not in UNITS:

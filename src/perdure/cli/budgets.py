@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,7 +13,7 @@ from perdure.cli.paging import is_more
 from perdure.cli.resume import login_name
 from perdure.cli.stores import opened_app, run_async
 from perdure.core.limits import LIST_ROWS_MAX
-from perdure.errors import NotFound, UsageError
+from perdure.errors import UsageError
 
 if TYPE_CHECKING:
     from perdure.app import App
@@ -101,7 +102,7 @@ def set_budget(*, store: str, name: str, by: str | None, as_json: bool, **given:
     run_async(_set(store, name, limits, by=by or login_name(), as_json=as_json))
 
 
-def _limit(unit: str, text: str) -> float | None:
+def _limit(unit: str, text: str) -> float | Decimal | None:
     """A limit as it was given: a number, a time, or none."""
     if text.strip().lower() == NO_LIMIT:
         return None
@@ -112,22 +113,8 @@ def _limit(unit: str, text: str) -> float | None:
 
 
 async def _set(url: str, name: str, limits: dict[str, Any], *, by: str | None, as_json: bool) -> None:
+    from perdure.client.budgets import set_limits
+
     async with opened_app(url) as app:
-        while not await _is_set(app, name, limits, by=by):
-            """Somebody else has set it in between."""
+        await set_limits(await app._client(), name, limits, by=by)
         await _print(app, name, as_json=as_json)
-
-
-async def _is_set(app: App, name: str, limits: dict[str, Any], *, by: str | None) -> bool:
-    """Set these limits, and leave those that are not among them as they are."""
-    from perdure.core.budgets import Budget
-
-    try:
-        before = await app.budget_info(name)
-    except NotFound:
-        await app.set_budget(name, Budget(**limits), by=by)
-        return True
-    whole = dict(before.limits) | limits
-    budget = None if set(whole.values()) == {None} else Budget(**whole)
-    after = await app.set_budget(name, budget, by=by, if_rev=before.rev)
-    return after.rev == before.rev + 1

@@ -6,16 +6,19 @@ again, and go on if there is enough by now.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from perdure.client.connection import Client
 from perdure.client.requests import page_limit
 from perdure.core.budgets import Budget, BudgetFilter, BudgetRow, Limits, NewBudget, in_users_units, limits_of
 from perdure.core.records import budget_name, parse_run_id
 from perdure.core.shown import shown
-from perdure.errors import NotFound, UsageError
+from perdure.errors import Conflict, NotFound, UsageError
 from perdure.runtime.info import moment
 from perdure.runtime.patience import patiently
 from perdure.runtime.settings import check_name
@@ -81,18 +84,62 @@ async def found(client: Client, name: str) -> BudgetInfo:
 async def set_budget(
     client: Client, name: str, budget: Budget | None, *, by: str | None, if_rev: int | None = None
 ) -> BudgetInfo:
-    """Set what a tenant, an agent or a run may use; returns the budget as it is then."""
+    """Set what a tenant, an agent or a run may use; returns the budget as it is then. Raises `Conflict` where somebody
+    has set it since it was at `if_rev`."""
     known = budget_called(name)
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"a budget is set to a perdure.Budget, such as Budget(usd=20), not to {shown(budget)}")
     who = None if by is None else check_name("by", by)
     if known.startswith(_RUN) and await _row(client.store, known) is None:
-        raise NotFound(
-            f"no budget {known!r} in {client.store.url}: a run has one of its own only from its start on "
-            "(`budget=` of app.start, or --budget). Set the one of its agent or its tenant", name=known,
+        raise _without_own(client, known)
+    limits = Limits() if budget is None else limits_of(budget)
+    row, is_set = await _set(client, known, limits, who, if_rev=if_rev)
+    if not is_set:
+        raise Conflict(
+            f"budget {known} is at rev {row.rev} by now, not at {shown(if_rev)}: somebody else has set it, and it is "
+            "left as it is. Look at it again (`app.budget_info`), and set it with that rev, or without if_rev=",
+            name=known, rev=row.rev,
         )  # fmt: skip
-    new = NewBudget(await client.ids.take(1), known, Limits() if budget is None else limits_of(budget))
-    return _info(await patiently("set_budget", lambda: client.store.set_budget(new, who, if_rev=if_rev)))
+    return _info(row)
+
+
+async def set_limits(client: Client, name: str, given: Mapping[str, Any], *, by: str | None) -> None:
+    """Set these limits of a budget (by unit, as `Budget` has them; None for no limit), and leave its others as they
+    are."""
+    known = budget_called(name)
+    who = None if by is None else check_name("by", by)
+    limited = {unit: value for unit, value in given.items() if value is not None}
+    asked = limits_of(Budget(**limited)) if limited else Limits()
+    changed = {unit: getattr(asked, unit) for unit in ("us" if each == "seconds" else each for each in given)}
+    is_set = False
+    while not is_set:  # unless somebody else has set it in between: then anew
+        before = await _row(client.store, known)
+        if before is None and known.startswith(_RUN):
+            raise _without_own(client, known)
+        if before is None and not limited:
+            raise NotFound(
+                f"no budget {known!r} in {client.store.url}, so there is no limit to drop; `perdure budgets list` "
+                f"shows those there are, and `perdure budgets set {known} --usd 20` makes one", name=known,
+            )  # fmt: skip
+        limits = msgspec.structs.replace(Limits() if before is None else before.limits, **changed)
+        _, is_set = await _set(client, known, limits, who, if_rev=0 if before is None else before.rev)
+
+
+async def _set(
+    client: Client, name: str, limits: Limits, by: str | None, *, if_rev: int | None
+) -> tuple[BudgetRow, bool]:  # fmt: skip
+    """The budget as it is then, and whether that was done. One whose answer was lost finds its own work."""
+    new = NewBudget(await client.ids.take(1), name, limits)
+    row = await patiently("set_budget", lambda: client.store.set_budget(new, by, if_rev=if_rev))
+    mine = (row.rev, row.limits, row.by) == ((if_rev or 0) + 1, limits, by)
+    return row, if_rev is None or mine or row.id == new.id
+
+
+def _without_own(client: Client, name: str) -> NotFound:
+    return NotFound(
+        f"no budget {name!r} in {client.store.url}: a run has one of its own only from its start on (`budget=` of "
+        "app.start, or --budget). Set the one of its agent or its tenant", name=name,
+    )  # fmt: skip
 
 
 _RUN: Final = "run:"

@@ -98,7 +98,7 @@ def billionths(quantity: object, what: str = "a quantity") -> int:
     if isinstance(quantity, bool) or not isinstance(quantity, int | float | Decimal):
         raise UsageError(f"{what} is a number (int, float or Decimal), not {shown(quantity)}")
     try:
-        exact = Decimal(repr(quantity)) if isinstance(quantity, float) else Decimal(quantity)
+        exact = Decimal(float.__repr__(quantity)) if isinstance(quantity, float) else Decimal(quantity)
         if not exact.is_finite() or exact < 0 or exact > QUANTITY_MAX:
             raise UsageError(f"{what} is a number from 0 to {QUANTITY_MAX:,}, not {shown(quantity)}")
         return int((exact * UNIT).to_integral_value())
@@ -121,8 +121,9 @@ def attributes_bytes(attributes: dict[str, Any]) -> bytes:
             raise UsageError(f"meter attribute {name}={value}: JSON has no such number; give text")
         if value is not None and not isinstance(value, str | int | float | bool):
             raise UsageError(f"meter attribute {name}={shown(value)}: give text, a number, True, False or None")
+    plain = {name: float(value) if isinstance(value, float) else value for name, value in attributes.items()}
     try:
-        encoded = msgspec.json.encode(attributes, order="sorted")
+        encoded = msgspec.json.encode(plain, order="sorted")
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"the attributes of a meter cannot be recorded: {error}") from error
     if len(encoded) > ATTRIBUTES_BYTES_MAX:

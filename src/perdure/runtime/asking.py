@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from perdure.core.answers import canonical_bytes, check_answer, decode_answer, payload_digest, schema_bytes
 from perdure.core.changes import AppendCheckpoint, NewInterrupt
 from perdure.core.codec import codec_for
-from perdure.core.durations import seconds
+from perdure.core.durations import microseconds
 from perdure.core.endings import Held
 from perdure.core.failures import cancellation
 from perdure.core.keys import retry_place
@@ -57,7 +57,7 @@ async def interrupt(
     `assignee`: who is to answer, for inboxes to sort by.
     """
     asked = _question(payload, name, schema, on_timeout, assignee)
-    delay_us = None if timeout is None else int(seconds(timeout) * 1_000_000)
+    delay_us = None if timeout is None else microseconds(timeout)
     call = await Call.of("interrupt", asked.name, (payload,))
     try:
         if call.record is not None:

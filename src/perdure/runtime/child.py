@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core.changes import AppendCheckpoint
 from perdure.core.codec import codec_for
-from perdure.core.durations import seconds
+from perdure.core.durations import microseconds
 from perdure.core.errors import decode_error
 from perdure.core.failures import cancellation
 from perdure.core.records import ErrorInfo, Outcome, Run, RunState, WaitKind, run_id
@@ -60,7 +60,7 @@ class Child(Handle[Any]):
         self.agent = agent
 
     async def result(self, timeout: float | str | timedelta | None = None) -> Any:
-        return await _ended(self, None if timeout is None else int(seconds(timeout, what="a time-out") * 1_000_000))
+        return await _ended(self, None if timeout is None else microseconds(timeout, what="a time-out"))
 
     async def status(self) -> RunInfo:
         def as_seen(at: SuperStep, recorded: bytes) -> RunInfo:

@@ -17,7 +17,7 @@ import msgspec
 from perdure.core.changes import CommitOutcome, SendMessage
 from perdure.core.codec import codec_for
 from perdure.core.declared import annotation_name
-from perdure.core.durations import seconds
+from perdure.core.durations import microseconds
 from perdure.core.endings import Lost
 from perdure.core.labels import label_of, labels_of, member_of, message_bytes
 from perdure.core.limits import MAILBOX_MAX
@@ -111,7 +111,7 @@ async def receive(type: Any = None, *, timeout: float | str | timedelta | None =
     dead letters, and the next one is taken.
     """
     labels = labels_of(type)
-    delay_us = None if timeout is None else int(seconds(timeout) * 1_000_000)
+    delay_us = None if timeout is None else microseconds(timeout)
     call = await Call.of("receive", "receive")
     at = call.at
     if call.record is not None:

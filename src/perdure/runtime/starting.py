@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from perdure.core.budgets import Budget, Limits, NewBudget, limits_of
 from perdure.core.deliveries import Billing
 from perdure.core.digests import canonical, digest
-from perdure.core.durations import Duration, seconds
+from perdure.core.durations import Duration, microseconds
 from perdure.core.errors import printable
 from perdure.core.failures import cancellation
 from perdure.core.limits import ID_CHARS_MAX, PRIORITY_MAX, TAGS_MAX
@@ -71,7 +71,7 @@ async def start_request(
     mode = _if_busy(if_busy)
     where = agent.settings.queue if queue is None else check_name("a queue's name", queue)
     rank = _priority(priority)
-    delay_us = int(seconds(delay) * 1_000_000)
+    delay_us = microseconds(delay)
     deadline_us, limit = _deadline(deadline)
     labels = checked_tags(tags)
     limits = agent.settings.budget if budget is None else checked_budget(budget)
@@ -221,7 +221,7 @@ def _deadline(deadline: Duration | datetime | None) -> tuple[int | None, int | N
         return None, None
     if isinstance(deadline, datetime):
         return None, due_us(deadline)
-    return int(seconds(deadline, what="a deadline") * 1_000_000), None
+    return microseconds(deadline, what="a deadline"), None
 
 
 def _priority(priority: object) -> int:

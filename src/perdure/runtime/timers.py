@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from perdure.core.codec import codec_for
-from perdure.core.durations import seconds
+from perdure.core.durations import microseconds, seconds
 from perdure.core.records import Wait, WaitKind
 from perdure.core.times import due_us
 from perdure.errors import TimedOut, UsageError
@@ -23,7 +23,7 @@ _FIRED: Final = codec_for(bool)
 
 async def sleep(duration: float | str | timedelta) -> None:
     """Wait so long: seconds, text such as "2h" or "3d", or a timedelta. The run is parked meanwhile."""
-    await _wait("sleep", delay_us=int(seconds(duration) * 1_000_000))
+    await _wait("sleep", delay_us=microseconds(duration))
 
 
 async def sleep_until(when: datetime | str, *, tz: str | None = None) -> None:
