@@ -97,7 +97,7 @@ def test_a_page_shows_all_that_is_known_of_a_delivery(at_trade: Run, trade: Trad
     assert f"{trade.order}, agent order" in page and "partition orders/7, as number 2" in page
     assert '"text": "a text that no column holds"' in page
     assert "503 Service Unavailable\nthe shop is closed\n" in page
-    assert f"what to do: when its sink can take it, `perdure deliveries replay {trade.dead}`" in page
+    assert f"what to do: when its sink can take it, `perdure deliveries redeliver {trade.dead}`" in page
 
 
 def test_a_bills_page_shows_what_it_says(at_trade: Run, trade: Traded) -> None:
@@ -120,7 +120,7 @@ def test_what_keeps_a_delivery_is_said(at_trade: Run, trade: Traded) -> None:
 
 @pytest.mark.parametrize(("name", "code", "said"), [("d99999", 3, "deliveries list"), ("e1", 2, "d42")])
 def test_what_is_no_delivery_is_an_error_with_its_remedy(at_trade: Run, name: str, code: int, said: str) -> None:
-    for verb in ("show", "replay"):
+    for verb in ("show", "redeliver"):
         result = at_trade("deliveries", verb, name)
         assert (result.exit_code, result.stdout) == (code, "") and said in result.stderr
 
@@ -161,7 +161,7 @@ def test_a_delivery_that_nobody_takes_says_how_long_it_is_overdue(at_trade: Run,
 
 def test_a_delivery_whose_turn_has_just_come_is_not_overdue(at_trade: Run, trade: Traded) -> None:
     """It was due for longer, behind another of its lane."""
-    at_trade("deliveries", "replay", trade.dead)
+    at_trade("deliveries", "redeliver", trade.dead)
     due(trade, trade.dead, ago_s=150)
 
     assert "overdue" not in at_trade("deliveries", "show", trade.dead, columns=200).stdout
@@ -185,35 +185,35 @@ def test_doctor_warns_of_deliveries_that_nobody_takes(at_trade: Run, trade: Trad
 
 
 def test_a_dead_delivery_is_sent_on_at_the_end_of_its_lane(at_trade: Run, trade: Traded) -> None:
-    result = at_trade("deliveries", "replay", trade.dead)
+    result = at_trade("deliveries", "redeliver", trade.dead)
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert (
         result.stdout == f"{trade.dead} is queued again, as number 3 of its lane (sink invoices, partition orders/7)\n"
     )
-    again = at_trade("deliveries", "replay", trade.dead)
+    again = at_trade("deliveries", "redeliver", trade.dead)
     assert again.exit_code == Exit.CONFLICT and "is queued" in again.stderr
 
 
 def test_of_several_that_are_named_none_is_sent_on_where_one_is_not_dead(at_trade: Run, trade: Traded) -> None:
-    result = at_trade("deliveries", "replay", trade.dead, trade.sent)
+    result = at_trade("deliveries", "redeliver", trade.dead, trade.sent)
 
     assert (result.exit_code, result.stdout) == (Exit.CONFLICT, "") and "its sink has taken it" in result.stderr
     assert listed(at_trade, "--state", "dead") == [trade.dead]
-    (replayed,) = document(at_trade("deliveries", "replay", trade.dead, trade.dead, "--json"))
-    assert (replayed["id"], replayed["state"], replayed["attempts"]) == (trade.dead, "queued", 0)
+    (redelivered,) = document(at_trade("deliveries", "redeliver", trade.dead, trade.dead, "--json"))
+    assert (redelivered["id"], redelivered["state"], redelivered["attempts"]) == (trade.dead, "queued", 0)
 
 
 def test_all_dead_ones_are_sent_on_and_counted(at_trade: Run, trade: Traded) -> None:
-    assert document(at_trade("deliveries", "replay", "--all", "--sink", "mail", "--json")) == {"replayed": 0}
-    assert at_trade("deliveries", "replay", "--all", "--tenant", "acme").stdout == "1 dead delivery sent on\n"
-    assert at_trade("deliveries", "replay", "--all").stdout == "no dead deliveries\n"
+    assert document(at_trade("deliveries", "redeliver", "--all", "--sink", "mail", "--json")) == {"redelivered": 0}
+    assert at_trade("deliveries", "redeliver", "--all", "--tenant", "acme").stdout == "1 dead delivery sent on\n"
+    assert at_trade("deliveries", "redeliver", "--all").stdout == "no dead deliveries\n"
     assert (
         "no deliveries to sink 'mial' (did you mean mail?)"
-        in at_trade("deliveries", "replay", "--all", "--sink", "mial").stdout
+        in at_trade("deliveries", "redeliver", "--all", "--sink", "mial").stdout
     )
     for listing in (
-        ("deliveries", "replay", "--all", "--run"),
+        ("deliveries", "redeliver", "--all", "--run"),
         ("effects", "list", "--run"),
         ("interrupts", "list", "--run"),
     ):
@@ -232,7 +232,7 @@ def test_all_dead_ones_are_sent_on_and_counted(at_trade: Run, trade: Traded) -> 
     ],
 )
 def test_what_makes_no_sense_is_refused(at_trade: Run, words: tuple[str, ...], said: str) -> None:
-    result = at_trade("deliveries", "replay", *words)
+    result = at_trade("deliveries", "redeliver", *words)
 
     assert result.exit_code == Exit.USAGE and said in result.stderr
 

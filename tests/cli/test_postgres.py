@@ -94,13 +94,13 @@ def test_the_outbox_usage_and_budgets_are_shown_and_changed() -> None:
 
     dead = documents(fresh, "deliveries", "list", "--state", "dead", "--tenant", "acme")
     bill = documents(fresh, "deliveries", "show", there.bill)["payload"]
-    replayed = documents(fresh, "deliveries", "replay", "--all")
+    redelivered = documents(fresh, "deliveries", "redeliver", "--all")
     usage = documents(fresh, "usage", "--by", "tenant", "--name", "usd")
     page = documents(fresh, "runs", "show", there.order)
     raised = documents(fresh, "budgets", "set", "agent:research", "--steps", "9", "--by", "ann")
     sent = [documents(fresh, "messages", "send", "topics", "1", "--key", "k")["id"] for _ in range(2)]
 
-    assert ([row["id"] for row in dead], replayed) == ([there.dead], {"replayed": 1})
+    assert ([row["id"] for row in dead], redelivered) == ([there.dead], {"redelivered": 1})
     assert bill["usage"] == {"tokens": "12000", "usd": "17.500000001"}
     assert [(row["group"], row["quantity"]) for row in usage] == [("acme", "17.500000001")]
     assert [row["state"] for row in page["deliveries"]] == ["delivered", "queued", "queued"]

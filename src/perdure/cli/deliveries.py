@@ -133,7 +133,7 @@ async def _show(url: str, name: str, *, as_json: bool) -> None:
         print_delivery(Page(), info, now_us=now_us, since=since, alive=served)
 
 
-@deliveries.command("replay", short_help="Send dead deliveries on.")
+@deliveries.command("redeliver", short_help="Send dead deliveries on.")
 @click.argument("names", metavar="[DELIVERY]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead delivery, or every one that these options leave.")
 @click.option("--sink", help="With --all: only those to this sink.")
@@ -142,7 +142,7 @@ async def _show(url: str, name: str, *, as_json: bool) -> None:
 @click.option("--tenant", help="With --all: only those of this tenant's runs.")
 @store_option
 @json_option
-def replay_deliveries(
+def redeliver_deliveries(
     *, store: str, names: tuple[str, ...], everything: bool, run: str | None, as_json: bool, **where: str | None
 ) -> None:
     """Send dead deliveries on, under their keys, each to the end of its lane.
@@ -156,13 +156,13 @@ def replay_deliveries(
     if names and (narrowing := [option for option, value in {**where, "run": run}.items() if value is not None]):
         raise UsageError(f"--{narrowing[0]} goes with --all; deliveries that are named need nothing else")
     if names:
-        run_async(_replay(store, names, as_json=as_json))
+        run_async(_redeliver(store, names, as_json=as_json))
         return
     chosen = delivery_filter(state="dead", run_id=_run(run), bill=None, limit=1, after=None, **_all(where))
-    run_async(_replay_all(store, chosen, as_json=as_json))
+    run_async(_redeliver_all(store, chosen, as_json=as_json))
 
 
-async def _replay(url: str, names: tuple[str, ...], *, as_json: bool) -> None:
+async def _redeliver(url: str, names: tuple[str, ...], *, as_json: bool) -> None:
     from perdure.cli.delivery_documents import delivery_document
     from perdure.client.deliveries import redeliver
     from perdure.terminal.page import print_json
@@ -177,7 +177,7 @@ async def _replay(url: str, names: tuple[str, ...], *, as_json: bool) -> None:
         click.echo(f"{info.id} is {info.state.value} again, as number {info.seq} of its lane ({lane})")
 
 
-async def _replay_all(url: str, where: DeliveryFilter, *, as_json: bool) -> None:
+async def _redeliver_all(url: str, where: DeliveryFilter, *, as_json: bool) -> None:
     from perdure.client.deliveries import redeliver_all
     from perdure.terminal.page import print_json
 
@@ -186,7 +186,7 @@ async def _replay_all(url: str, where: DeliveryFilter, *, as_json: bool) -> None
         number = await redeliver_all(client, where)
         strange = await _strange(client.store, where) if not number else None
     if as_json:
-        print_json({"replayed": number})
+        print_json({"redelivered": number})
     elif number:
         click.echo(f"{count(number, 'dead delivery', 'dead deliveries')} sent on")
     else:

@@ -130,7 +130,7 @@ def what_to_do(info: DeliveryInfo, *, late: int | None, alive: bool) -> str | No
     lane = f"`perdure deliveries list --sink {_word(info.sink)} --partition {_word(info.partition)} --state queued`"
     match info.state:
         case DeliveryState.DEAD:
-            return f"when its sink can take it, `perdure deliveries replay {info.id}`"
+            return f"when its sink can take it, `perdure deliveries redeliver {info.id}`"
         case DeliveryState.QUEUED if not info.ready:
             return f"nothing: it waits for earlier ones of its lane ({lane})"
         case DeliveryState.QUEUED if late is not None and not alive:

@@ -5,7 +5,7 @@ ends its run. A relay claims it, hands it over, and says what came of it:
 
     queued -> delivering -> delivered | dead
                          -> queued                      tried again, later, under the same key
-    dead -> queued                                      replayed by a person
+    dead -> queued                                      sent on by a person
 
 A **lane** is a sink and a partition. Its deliveries go one after another, in the order of their commits (`seq`): only
 its head, the first that is neither delivered nor dead, is `ready`. One that is dead lets the next go on. (The outbox
