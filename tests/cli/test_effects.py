@@ -139,7 +139,19 @@ def test_the_ledger_can_be_narrowed_and_paged(at_ledger: Run, ledger: Ledger) ->
     assert listed(at_ledger, "--limit", "1", "--after", ledger.done) == [ledger.failed]
     assert f"--after {ledger.failed}" in at_ledger("effects", "list", "--limit", "2").stdout
     assert at_ledger("effects", "list", "--state", "undone").stdout == "no undone effects\n"
-    assert at_ledger("effects", "list", "--agent", "nobody").stdout == "no effects\n"
+
+
+def test_a_full_page_is_the_last_where_nothing_comes_after_it(at_ledger: Run) -> None:
+    count = len(listed(at_ledger))
+
+    assert "--after" not in at_ledger("effects", "list", "--limit", str(count)).stdout
+    assert "more: --after" in at_ledger("effects", "list", "--limit", str(count - 1)).stdout
+
+
+def test_a_list_that_is_empty_says_which_names_there_are(at_ledger: Run) -> None:
+    for option, near, meant in (("agent", "agnet", "agent"), ("name", "mial", "mail"), ("tenant", "acne", "acme")):
+        said = at_ledger("effects", "list", f"--{option}", near).stdout
+        assert said.startswith("no effects of ") and f"(did you mean {meant}?); there are: " in said
 
 
 @pytest.mark.parametrize("columns", [80, 100])

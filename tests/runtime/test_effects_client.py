@@ -110,6 +110,7 @@ async def test_the_ledger_can_be_searched(desk: Desk) -> None:
     assert [info.id for info in await find(run_id=run_id(claimed.run))] == [one]
     assert [info.id for info in await find(thread_id="two")] == [two]
     assert [info.id for info in await find(agent="stateless")] == [two]
+    assert [info.id for info in await find(agent=desk.app.agents["stateless"])] == [two]
     assert [info.id for info in await find(name="mail")] == [two]
     assert [info.id for info in await find(tenant="acme")] == [one]
     assert [info.id for info in await find(undoable=True)] == [one]

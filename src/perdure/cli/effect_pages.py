@@ -10,6 +10,7 @@ from typing import Final
 from rich.text import Text
 
 from perdure.cli.interrupt_pages import print_value, us
+from perdure.cli.paging import print_more
 from perdure.cli.remedies import command, told
 from perdure.cli.waiting_documents import jsonable
 from perdure.client.effects import EffectInfo
@@ -43,7 +44,7 @@ class Standing:
     """About it, where its run has asked."""
 
 
-def print_effects(page: Page, infos: Sequence[EffectInfo], *, state: str | None, now_us: int, limit: int) -> None:
+def print_effects(page: Page, infos: Sequence[EffectInfo], *, state: str | None, now_us: int, more: bool) -> None:
     """The ledger."""
     if not infos:
         page.say(Text("no effects" if state is None else f"no {state} effects", style="dim"))
@@ -61,8 +62,8 @@ def print_effects(page: Page, infos: Sequence[EffectInfo], *, state: str | None,
             _outcome(info),
         )
     page.print(rows)
-    if len(infos) == limit:
-        page.say(Text(f"newer ones: --after {infos[-1].id}", style="dim"))
+    if more:
+        print_more(page, infos[-1].id)
 
 
 _GIVE: Final = ("effect", "agent", "outcome")

@@ -8,15 +8,18 @@ import click
 
 from perdure.cli.given import parse_json_or_word
 from perdure.cli.options import json_option, page_options, store_option
+from perdure.cli.paging import is_more
 from perdure.cli.resume import login_name
 from perdure.cli.stores import find_run, opened_app, parse_run, run_async
-from perdure.core.effects import EffectState
+from perdure.core.effects import EffectFilter, EffectState
+from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import run_id
 from perdure.errors import UsageError
 
 if TYPE_CHECKING:
     from perdure.app import App
     from perdure.cli.effect_pages import Standing
+    from perdure.store.protocol import Store
 
 STATES = [state.value for state in EffectState]
 
@@ -53,14 +56,32 @@ async def _list(url: str, where: dict[str, Any], *, limit: int, as_json: bool) -
 
     async with opened_app(url) as app:
         infos = await app.effects(**where, limit=limit)
+        more = await is_more(infos, limit, lambda info: app.effects(**where | {"after": info.id}, limit=1))
         store = (await app._client()).store
-        if where["run_id"] is not None and not infos:
-            await find_run(store, where["run_id"])
+        strange = await _strange(store, where) if not infos else None
         now_us = await store.now_us()
     if as_json:
         print_json([effect_document(info) for info in infos])
+    elif strange is not None:
+        click.echo(strange)
     else:
-        print_effects(Page(), infos, state=where["state"], now_us=now_us, limit=limit)
+        print_effects(Page(), infos, state=where["state"], now_us=now_us, more=more)
+
+
+async def _strange(store: Store, where: dict[str, Any]) -> str | None:
+    """Why nothing is found, where that is a name that is not there. Raises `NotFound` for a run."""
+    from perdure.cli.nearest import none_of
+
+    if where["run_id"] is not None:
+        await find_run(store, where["run_id"])
+    named = [name for name in ("agent", "name", "tenant") if where[name] is not None]
+    rows = await store.effects(EffectFilter(limit=LIST_ROWS_MAX)) if named else ()
+    for name in named:
+        known = {value for row in rows if (value := getattr(row, name)) is not None}
+        what = "effects of name" if name == "name" else f"effects of {name}"
+        if known and (said := none_of(what, where[name], known)) is not None:
+            return said
+    return None
 
 
 @effects.command("show")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from perdure.client import inbox
 from perdure.client.connection import Client
-from perdure.client.requests import page_limit, run_number
+from perdure.client.requests import agent_name, page_limit, run_number
 from perdure.core.answers import canonical_bytes
 from perdure.core.effects import RESOLVED, Effect, EffectEvent, EffectFilter, EffectState, Resolution, effect_id
 from perdure.core.errors import printable
@@ -37,6 +37,7 @@ from perdure.core.snapshot import spill
 from perdure.core.states import TERMINAL
 from perdure.core.verdicts import DidNotHappen, Happened, answer_of
 from perdure.errors import Conflict, NotFound, NotSerializable, UsageError
+from perdure.runtime.agent import Agent
 from perdure.runtime.effect import effect_of
 from perdure.runtime.info import maybe, moment, plain
 from perdure.runtime.patience import patiently
@@ -112,8 +113,8 @@ class EffectInfo:
 
 
 def effect_filter(
-    *, state: str | None, run_id: str | None, thread_id: str | None, agent: str | None, name: str | None,
-    tenant: str | None, undoable: bool | None, limit: int, after: str | None,
+    *, state: str | None, run_id: str | None, thread_id: str | None, agent: Agent[..., Any] | str | None,
+    name: str | None, tenant: str | None, undoable: bool | None, limit: int, after: str | None,
 ) -> EffectFilter:  # fmt: skip
     """Which effects to list; a name that nothing can have is refused."""
     if undoable is not None and not isinstance(undoable, bool):
@@ -122,7 +123,7 @@ def effect_filter(
         state=None if state is None else _state(state),
         run=None if run_id is None else run_number(run_id),
         thread_id=None if thread_id is None else checked_id("a thread id", thread_id),
-        agent=None if agent is None else check_name("an agent's name", agent),
+        agent=None if agent is None else agent_name(agent),
         name=None if name is None else check_name("an effect's name", name),
         tenant=None if tenant is None else check_name("a tenant", tenant),
         undoable=undoable,

@@ -26,7 +26,7 @@ class Ledgers(Connected):
         state: str | None = None,
         run_id: str | None = None,
         thread_id: str | None = None,
-        agent: str | None = None,
+        agent: Agent[..., Any] | str | None = None,
         name: str | None = None,
         tenant: str | None = None,
         undoable: bool | None = None,
@@ -133,7 +133,7 @@ class Ledgers(Connected):
     ) -> BudgetInfo:  # fmt: skip
         """Set all limits of `tenant:…` or `agent:…`, or of the budget that a run was started with (`run:r42`); None for
         no limit any more. What is spent stays. Runs that asked because of it look again. `by`: who sets it. `if_rev`:
-        only where it has been set so often (`BudgetInfo.rev`), and not since; else it is returned as it is."""
+        only where it has been set so often (`BudgetInfo.rev`), and not since; else `Conflict` (`rev`)."""
         return await budgets.set_budget(await self._client(), name, budget, by=by, if_rev=if_rev)
 
     async def budgets(
