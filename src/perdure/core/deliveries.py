@@ -126,7 +126,7 @@ class ClaimDeliveries(msgspec.Struct, frozen=True):
     sinks: tuple[tuple[str, int], ...]
     keep: tuple[int, ...] = ()
     suspects: int = 1
-    """At most this many with `strikes >= SUSPECT_STRIKES` among them."""
+    """At most this many with `strikes >= SUSPECT_STRIKES` among them, and of a sink no more than its limit."""
 
 
 class Settlement(msgspec.Struct, frozen=True):

@@ -101,7 +101,9 @@ class Outbox:
         self.give_back(request.worker, keep=request.keep, now=now)
         due = {sink: self._due(sink, now=now) for sink, limit in request.sinks if limit > 0}
         suspects = sorted((row for rows in due.values() for row in rows if row.suspect), key=_since)
-        chosen = suspects[: max(0, request.suspects)]
+        places = dict(request.sinks)
+        fitting = [row for row in suspects if _number(row, suspects) < places[row.sink]]
+        chosen = fitting[: max(0, request.suspects)]
         for sink, limit in request.sinks:
             room = max(0, limit - sum(row.sink == sink for row in chosen))
             chosen += [row for row in due.get(sink, ()) if not row.suspect][:room]
@@ -182,6 +184,11 @@ class Outbox:
     def _waiting(self) -> Iterable[Delivery]:
         heads = (self._rows[lane[0]] for lane in self._open.values() if lane)
         return (row for row in heads if row.state is DeliveryState.QUEUED)
+
+
+def _number(row: Delivery, rows: Sequence[Delivery]) -> int:
+    """How many of these to the same sink come before this one."""
+    return sum(each.sink == row.sink for each in rows[: rows.index(row)])
 
 
 def _since(row: Delivery) -> tuple[int, int]:

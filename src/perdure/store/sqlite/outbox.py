@@ -152,11 +152,11 @@ def claim_deliveries(tx: Transaction, request: ClaimDeliveries) -> list[Delivery
     give_back(tx, request.worker, keep=request.keep)
     sinks = {sink: min(limit, CLAIM_ROWS_MAX) for sink, limit in request.sinks if limit > 0}
     few = max(0, request.suspects)
-    suspects = tx.array("suspect_deliveries", sinks=encode(list(sinks)), now=tx.now, limit=few) if few else []
+    suspects = tx.array("suspect_deliveries", sinks=encode(sinks), now=tx.now, limit=few) if few else []
     chosen = [id for id, _ in suspects]
     for sink, most in sinks.items():
         room = most - sum(1 for _, its in suspects if its == sink)
-        chosen += tx.array("claimable_deliveries", sink=sink, now=tx.now, limit=max(0, room))
+        chosen += tx.array("claimable_deliveries", sink=sink, now=tx.now, limit=room)
     if not chosen:
         return []
     tx.run("take_deliveries", ids=encode(chosen), worker=request.worker)

@@ -109,6 +109,23 @@ class Orphaning(Harness):
         assert {row.id for row in await fetch(bench, worker, (SINK, 2))} == {suspect, sound[0]}
 
     @scenario
+    async def test_however_many_suspects_a_relay_takes_no_sink_gets_more_than_its_limit(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        ids = [(await handed(bench, worker, claimed, partition=f"{n}"))[0] for n in range(3)]
+        (elsewhere,) = await handed(bench, worker, claimed, sink="mail")
+        for _ in range(SUSPECT_STRIKES):
+            relay = await bench.worker()
+            assert len(await fetch(bench, relay, (SINK, 100), ("mail", 100))) == 4
+            await bench.die(relay)
+        (sound,) = await handed(bench, worker, claimed, partition="sound")
+
+        first = await fetch(bench, worker, (SINK, 2), ("mail", 5), suspects=10)
+        rest = await fetch(bench, await bench.worker(), (SINK, 5), ("mail", 0), suspects=10)
+
+        assert {row.id for row in first} == {*ids[:2], elsewhere}
+        assert {row.id for row in rest} == {ids[2], sound}
+
+    @scenario
     async def test_only_a_death_is_a_strike_and_whatever_came_of_a_try_wipes_them_out(self, bench: Bench) -> None:
         worker, claimed = await bench.begin("t")
         (delivery,) = await handed(bench, worker, claimed)

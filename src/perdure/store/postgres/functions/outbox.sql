@@ -190,6 +190,32 @@ begin
 end
 $$;
 
+-- The suspects to these sinks that a relay may take, of each sink as many as it has places, those that are due longest
+-- first. (3: SUSPECT_STRIKES. They are few, and have their own index.)
+create or replace function perdure.suspects_due(
+  p_sinks text[], p_limits bigint[], p_suspects bigint, p_now bigint
+) returns bigint[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select few.id
+    from (
+      select d.id, d.sink, d.due_at, row_number() over (partition by d.sink order by d.due_at, d.id) as number
+      from perdure.deliveries d
+      where d.state = 'queued'
+        and d.ready
+        and d.strikes >= 3
+        and d.due_at <= p_now
+        and d.sink = any (p_sinks)
+    ) as few
+    where few.number <= p_limits[array_position(p_sinks, few.sink)]
+    order by few.due_at, few.id
+    limit p_suspects
+  );
+end
+$$;
+
 -- Take deliveries for a worker's relay, of each sink at most so many, those that are due longest first; of suspects
 -- (3: SUSPECT_STRIKES) so many in all, before the others. The worker's row is held against a take-over, as in a claim
 -- of runs.
@@ -201,6 +227,7 @@ as $$
 declare
   v_now bigint;
   v_ids bigint[];
+  v_few bigint[];
   v_suspects bigint[];
   v_their_sinks text[];
 begin
@@ -210,18 +237,18 @@ begin
   end if;
   perform perdure.requeue_deliveries(p_worker, p_keep, false);
   v_now := perdure.now_us();
+  v_few := perdure.suspects_due(p_sinks, p_limits, p_suspects, v_now);
   select array_agg(picked.id), array_agg(picked.sink)
   into v_suspects, v_their_sinks
   from (
     select d.id, d.sink
     from perdure.deliveries d
-    where d.state = 'queued'
+    where d.id = any (v_few)
+      and d.state = 'queued'
       and d.ready
       and d.strikes >= 3
       and d.due_at <= v_now
-      and d.sink = any (p_sinks)
-    order by d.due_at, d.id
-    limit p_suspects
+    order by d.id
     for no key update skip locked
   ) as picked;
   v_ids := array(

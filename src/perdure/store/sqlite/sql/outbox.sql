@@ -71,17 +71,20 @@ from (
 )
 
 -- name: suspect_deliveries
--- The suspects among the deliveries to these sinks that a relay may take, those that are due longest first, as a JSON
--- array of id and sink. (They are few: the plus keeps the plan to their own index.)
+-- The suspects among the deliveries to these sinks that a relay may take, of each sink as many as it has places, those
+-- that are due longest first, as a JSON array of id and sink. (They are few: the plus keeps the plan to their own index.)
 select json_group_array(json_array(id, sink))
 from (
-  select id, sink
-  from perdure.deliveries
-  where state = 'queued' and ready
-    and strikes >= 3
-    and +sink in (select value from json_each(:sinks))
-    and due_at <= :now
-  order by due_at, id
+  select few.id, few.sink
+  from (
+    select id, sink, due_at, row_number() over (partition by +sink order by due_at, id) as number
+    from perdure.deliveries
+    where state = 'queued' and ready
+      and strikes >= 3
+      and due_at <= :now
+  ) few
+  join json_each(:sinks) s on s.key = few.sink and few.number <= s.value
+  order by few.due_at, few.id
   limit :limit
 )
 
