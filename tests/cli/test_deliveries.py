@@ -181,6 +181,25 @@ def test_doctor_warns_of_deliveries_that_nobody_takes(at_trade: Run, trade: Trad
     assert "(to bills): no worker is alive; start one: `perdure worker" in at_trade("doctor", columns=300).stdout
 
 
+def test_doctor_sees_what_nobody_takes_behind_any_backlog(at_trade: Run, trade: Traded) -> None:
+    due(trade)
+    with closing(sqlite3.connect(trade.url.removeprefix("sqlite:///"))) as file, file:
+        for first, sink, lane, count in ((10_000, "queue", "'one'", 2_000), (20_000, "hidden", "n", 2)):
+            file.execute(
+                f"""with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {count})
+                insert into deliveries (
+                  id, run, fence, seq, bill, ready, due_at, created_at, state, sink, partition, key, payload
+                )
+                select {first} + n, d.run, d.fence, n, 0, {lane} <> 'one', 1, 1, 'queued', '{sink}', {lane},
+                  'k' || ({first} + n), d.payload
+                from numbers, deliveries d where d.id = ?""",
+                (int(trade.sent[1:]),),
+            )
+
+    assert "2 deliveries due for more than a minute" in at_trade("doctor", columns=300).stdout
+    assert "(to hidden)" in at_trade("doctor", columns=300).stdout
+
+
 # -- sending on -----------------------------------------------------------------------------------------------------
 
 

@@ -168,6 +168,9 @@ async def hand_over_and_settle(store: PostgresStore, worker: int, one: Claimed, 
     for where, count in wheres:
         assert len(await store.deliveries(DeliveryFilter(**where))) == count
     await store.deliveries(DeliveryFilter(state=DeliveryState.DEAD, after=first))
+    around = DeliveryFilter(sink=sink, after=ids[0] - 1, before=ids[0] + 4)
+    assert len(await store.deliveries(around)) == 4
+    assert {each.id for each in await store.overdue_deliveries(3_000_000_000_000_000)} >= {ids[1]}
 
 
 async def reserve_and_spend(store: PostgresStore, worker: int, one: Claimed, first: int) -> None:

@@ -157,20 +157,17 @@ async def _overdue(store: Store) -> list[Check]:
     """Deliveries that nobody takes."""
     from perdure.cli.worker_pages import is_anybody_alive
     from perdure.client.deliveries import OVERDUE_US, due_since
-    from perdure.core.deliveries import DeliveryFilter, DeliveryState
-    from perdure.core.limits import LIST_ROWS_MAX
     from perdure.terminal.text import clean, duration
 
     now_us = await store.now_us()
-    rows = await store.deliveries(DeliveryFilter(state=DeliveryState.QUEUED, limit=LIST_ROWS_MAX))
-    may_be = [row for row in rows if row.ready and now_us - row.due_at > OVERDUE_US]
-    found = [(row.sink, await due_since(store, row)) for row in may_be[:LANES_MAX]]
+    rows = await store.overdue_deliveries(now_us - OVERDUE_US, limit=LANES_MAX + 1)
+    found = [(row.sink, await due_since(store, row)) for row in rows[:LANES_MAX]]
     late = [(sink, now_us - since) for sink, since in found if since is not None and now_us - since > OVERDUE_US]
     if not late:
         return []
     sinks = list(dict.fromkeys(clean(sink) for sink, _ in late))
     named = ", ".join(sinks[:NAMED_MAX]) + (" …" if len(sinks) > NAMED_MAX else "")
-    more = " or more" if len(may_be) > LANES_MAX or len(rows) >= LIST_ROWS_MAX else ""
+    more = " or more" if len(rows) > LANES_MAX else ""
     count = f"{_counted(len(late), 'delivery')}{more}"
     said = f"{count} due for more than a minute, the oldest for {duration(max(us for _, us in late))} (to {named})"
     if not await is_anybody_alive(store):

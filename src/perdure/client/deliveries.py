@@ -118,8 +118,9 @@ def delivery_number(name: object) -> int:
 OVERDUE_US: Final = 60_000_000
 """A delivery that has been due for so long is not just about to be taken."""
 
-BEFORE_MAX: Final = 1_000
-"""So many ids before a delivery's the one before it in its lane is looked for."""
+AROUND: Final = 500
+"""So many ids from a delivery's, on either side (one that was sent on goes behind newer ones), the one before it in its
+lane is looked for."""
 
 
 async def due_since(store: Store, row: Delivery) -> int | None:
@@ -128,7 +129,8 @@ async def due_since(store: Store, row: Delivery) -> int | None:
     if row.state is not DeliveryState.QUEUED or not row.ready:
         return None
     where = DeliveryFilter(
-        sink=row.sink, partition=row.partition, after=max(row.id - BEFORE_MAX, 0), limit=LIST_ROWS_MAX
+        sink=row.sink, partition=row.partition, after=max(row.id - AROUND - 1, 0), before=row.id + AROUND,
+        limit=2 * AROUND,
     )  # fmt: skip
     lane = await store.deliveries(where) if row.seq > 1 else ()
     turn = max((each.settled_at or 0 for each in lane if each.id != row.id and each.seq < row.seq), default=0)

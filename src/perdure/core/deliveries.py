@@ -104,7 +104,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
-    """Which deliveries to list, oldest id first, from after that id. None means any."""
+    """Which deliveries to list, oldest id first, from after one id to before another. None means any."""
 
     state: DeliveryState | None = None
     sink: str | None = None
@@ -116,6 +116,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
     bill: bool | None = None
     limit: int = 100
     after: int | None = None
+    before: int | None = None
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.core.limits import LIST_ROWS_MAX
 
 if TYPE_CHECKING:
     from perdure.core.records import Checkpoint
     from perdure.store.protocol import Store
+
+ID_MAX: Final = 2**63 - 1
+"""Of an id: what a column holds."""
 
 
 def page_size(limit: int) -> int:

@@ -350,6 +350,9 @@ class Store(Protocol):
         """How many microseconds until the next delivery to one of these sinks is due, 0 where one is; None if none is
         queued and ready. Suspects count, or do not."""
 
+    async def overdue_deliveries(self, before: int, *, limit: int = 100) -> list[Delivery]:
+        """Deliveries whose turn it is, and that were due before then, those that are due longest first."""
+
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         """A page of deliveries, oldest id first."""
 

@@ -40,6 +40,11 @@ class HandingVerbs(ABC):
         with tables.lock:
             return tables.outbox.next_due(sinks, suspects=suspects, now=tables.now_us())
 
+    async def overdue_deliveries(self, before: int, *, limit: int = 100) -> list[Delivery]:
+        tables = await self._tables()
+        with tables.lock:
+            return tables.outbox.overdue(before, limit=limit)
+
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         tables = await self._tables()
         with tables.lock:

@@ -177,6 +177,10 @@ class Outbox:
         """Deliveries, oldest id first."""
         return [row for row in self.get(self._rows) if _matches(row, where)][: page_size(where.limit)]
 
+    def overdue(self, before: int, *, limit: int) -> list[Delivery]:
+        """Those whose turn it is, and that were due before then."""
+        return sorted((row for row in self._waiting() if row.due_at < before), key=_since)[: page_size(limit)]
+
     def _due(self, sink: str, *, now: int) -> list[Delivery]:
         due = (row for row in self._waiting() if row.sink == sink and row.due_at <= now)
         return sorted(due, key=_since)
@@ -198,6 +202,7 @@ def _since(row: Delivery) -> tuple[int, int]:
 def _matches(row: Delivery, where: DeliveryFilter) -> bool:
     return (
         (where.after is None or row.id > where.after)
+        and (where.before is None or row.id < where.before)
         and (where.state is None or row.state is where.state)
         and (where.sink is None or row.sink == where.sink)
         and (where.partition is None or row.partition == where.partition)

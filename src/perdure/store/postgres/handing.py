@@ -59,9 +59,14 @@ class Handing:
 
     # -- the outbox ------------------------------------------------------------------------------------------
 
+    async def overdue_deliveries(self, before: int, *, limit: int) -> list[Delivery]:
+        found = await self._fetch("overdue_deliveries", before=before, limit=page_size(limit))
+        return [rows.to_delivery(row) for row in found]
+
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         values: dict[str, Any] = {
             "after": -1 if where.after is None else where.after,
+            "before": where.before,
             "state": where.state and where.state.value,
             "sink": where.sink,
             "partition": where.partition,

@@ -293,6 +293,9 @@ class PostgresStore:
     async def next_delivery(self, sinks: Sequence[str], *, suspects: bool = True) -> int | None:
         return await self._handing.next_delivery(sinks, suspects=suspects)
 
+    async def overdue_deliveries(self, before: int, *, limit: int = 100) -> list[Delivery]:
+        return await self._handing.overdue_deliveries(before, limit=limit)
+
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         return await self._handing.deliveries(where)
 

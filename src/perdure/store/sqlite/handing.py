@@ -43,6 +43,9 @@ class HandingVerbs(ABC):
         look = partial(outbox.next_delivery, sinks=sinks, suspects=suspects, clock=self._database.clock)
         return await self._read(look)
 
+    async def overdue_deliveries(self, before: int, *, limit: int = 100) -> list[Delivery]:
+        return await self._read(partial(outbox.overdue_deliveries, before=before, limit=limit))
+
     async def deliveries(self, where: DeliveryFilter) -> list[Delivery]:
         return await self._read(partial(outbox.deliveries, where=where))
 

@@ -17,7 +17,7 @@ from perdure.core.changes import Deliver
 from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryFilter, DeliveryState, NewDelivery, Settlement
 from perdure.core.limits import CLAIM_ROWS_MAX, INLINE_BYTES_MAX, MIB
 from perdure.core.requests import Bounce
-from perdure.store.pages import page_size
+from perdure.store.pages import ID_MAX, page_size
 from perdure.store.protocol import Hint
 from perdure.store.sqlite import rows
 from perdure.store.sqlite.clock import MachineClock, look
@@ -227,6 +227,10 @@ def _in_parts(reader: Reader, ids: Sequence[int]) -> Iterator[Delivery]:
         yield from reader.records("get_deliveries", rows.DELIVERY, ids=part)
 
 
+def overdue_deliveries(reader: Reader, *, before: int, limit: int) -> list[Delivery]:
+    return reader.records("overdue_deliveries", rows.DELIVERY, before=before, limit=page_size(limit))
+
+
 def deliveries(reader: Reader, where: DeliveryFilter) -> list[Delivery]:
     values: dict[str, Any] = {
         "state": where.state,
@@ -236,6 +240,7 @@ def deliveries(reader: Reader, where: DeliveryFilter) -> list[Delivery]:
         "tenant": where.tenant,
         "limit": page_size(where.limit),
         "after": where.after or 0,
+        "before": ID_MAX if where.before is None else where.before,
     }
     place = {"run": where.run, "thread_id": where.thread_id}
     if where.key is not None:

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import msgspec
+
 from perdure.core.deliveries import DeliveryFilter, Settlement
 from perdure.store.protocol import Hint
 from perdure.testing.conformance.harness import PATIENCE_S, Bench, Harness, hints, in_threads, scenario
@@ -31,6 +33,34 @@ UNKNOWN = 10**15
 
 class Relaying(Harness):
     """What the verbs of the outbox promise."""
+
+    @scenario
+    async def test_what_nobody_takes_is_found_behind_any_backlog_by_how_long_it_is_due(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        backlog = await handed(bench, worker, claimed, 5)
+        (mail,) = await handed(bench, worker, claimed, sink="mail")
+        (bus,) = await handed(bench, worker, claimed, partition="q")
+        (taken,) = await handed(bench, worker, claimed, sink="taken")
+        (later,) = await handed(bench, worker, claimed, sink="later")
+        await fetch(bench, worker, ("taken", 1))
+        (tried,) = await fetch(bench, worker, ("later", 1), keep=[taken])
+        await settled(bench, tried, QUEUED, delay_s=600)
+        soon = await bench.store.now_us() + 1
+        due = {each: (await row_of(bench, each)).due_at for each in (backlog[0], mail, bus)}
+        expected = sorted(due, key=lambda each: (due[each], each))
+
+        assert [row.id for row in await bench.store.overdue_deliveries(soon)] == expected
+        assert [row.id for row in await bench.store.overdue_deliveries(soon, limit=2)] == expected[:2]
+        assert await bench.store.overdue_deliveries(min(due.values())) == []
+        assert [row.id for row in await bench.store.overdue_deliveries(soon + 700 * 10**6)] == [*expected, later]
+        around = DeliveryFilter(after=backlog[0], before=mail, limit=10)
+        assert [row.id for row in await bench.store.deliveries(around)] == backlog[1:]
+        for more in ({"state": QUEUED}, {"run": claimed.run}, {"thread_id": "t"}):
+            narrowed = msgspec.structs.replace(around, **more)
+            assert [row.id for row in await bench.store.deliveries(narrowed)] == backlog[1:]
+        keyed = DeliveryFilter(key=(await row_of(bench, mail)).key)
+        assert len(await bench.store.deliveries(msgspec.structs.replace(keyed, before=mail + 1))) == 1
+        assert await bench.store.deliveries(msgspec.structs.replace(keyed, before=mail)) == []
 
     # -- claiming --------------------------------------------------------------------------------------------
 

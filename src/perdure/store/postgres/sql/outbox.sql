@@ -49,6 +49,46 @@ from perdure.outbox o
 where o.id = any(:deliveries)
 order by o.id
 
+-- name: overdue_deliveries
+-- Deliveries whose turn it is, and that were due before then, those that are due longest first; the columns are those
+-- of `deliveries.Delivery`. (The sinks that have any are found one after the other, along what a claim walks along.)
+with recursive sinks (sink) as (
+  (
+    select d.sink
+    from perdure.deliveries d
+    where d.state = 'queued' and d.ready
+    order by d.sink
+    limit 1
+  )
+  union all
+  select (
+    select d.sink
+    from perdure.deliveries d
+    where d.state = 'queued' and d.ready
+      and d.sink > s.sink
+    order by d.sink
+    limit 1
+  )
+  from sinks s
+  where s.sink is not null
+)
+select
+  o.id, o.run, o.thread, o.thread_id, o.agent, o.tenant, o.sink, o.partition, o.seq, o.key, o.bill, o.fence, o.payload,
+  o.state, o.ready, o.attempts, o.strikes, o.due_at, o.created_at, o.settled_at, o.error, o.worker
+from sinks s
+cross join lateral (
+  select d.id
+  from perdure.deliveries d
+  where d.state = 'queued' and d.ready
+    and d.sink = s.sink
+    and d.due_at < :before
+  order by d.due_at, d.id
+  limit :limit
+) mine
+join perdure.outbox o on o.id = mine.id
+order by o.due_at, o.id
+limit :limit
+
 -- name: deliveries
 -- A page of deliveries, oldest id first. (What is null is left out of the plan, which is made for each call: so the
 -- index of those that are not delivered serves those who ask for these.)
@@ -57,6 +97,7 @@ select
   o.state, o.ready, o.attempts, o.strikes, o.due_at, o.created_at, o.settled_at, o.error, o.worker
 from perdure.outbox o
 where o.id > :after
+  and (:before::bigint is null or o.id < :before)
   and (
     :state::text is null
     or :state not in ('queued', 'delivering', 'dead')
@@ -96,6 +137,7 @@ from (
 ) mine
 join perdure.outbox o on o.id = mine.id
 where o.id > :after
+  and (:before::bigint is null or o.id < :before)
   and (:thread_id::text is null or o.thread_id = :thread_id)
   and (:key::text is null or o.key = :key)
   and (:state::text is null or o.state = :state)

@@ -72,7 +72,8 @@ from (
 
 -- name: suspect_deliveries
 -- The suspects among the deliveries to these sinks that a relay may take, of each sink as many as it has places, those
--- that are due longest first, as a JSON array of id and sink. (They are few: the plus keeps the plan to their own index.)
+-- that are due longest first, as a JSON array of id and sink. (They are few: the plus keeps the plan to their own
+-- index.)
 select json_group_array(json_array(id, sink))
 from (
   select few.id, few.sink
@@ -177,11 +178,44 @@ from perdure.outbox
 where id = any(:ids)
 order by id
 
+-- name: overdue_deliveries
+-- Deliveries whose turn it is, and that were due before then, those that are due longest first. (The sinks that have
+-- any are found one after the other, along what a claim walks along.)
+with recursive sinks (sink) as (
+  select (
+    select d.sink
+    from perdure.deliveries d
+    where d.state = 'queued' and d.ready
+      and d.sink > ''
+    order by d.sink
+    limit 1
+  )
+  union all
+  select (
+    select d.sink
+    from perdure.deliveries d
+    where d.state = 'queued' and d.ready
+      and d.sink > s.sink
+    order by d.sink
+    limit 1
+  )
+  from sinks s
+  where s.sink is not null
+)
+select o.*
+from sinks s
+join perdure.outbox o on o.sink = s.sink
+where o.state = 'queued' and o.ready
+  and o.due_at < :before
+order by o.due_at, o.id
+limit :limit
+
 -- name: list_deliveries
 -- A page of deliveries in any state, oldest first.
 select *
 from perdure.outbox
 where id > :after
+  and id < :before
   and (:state is null or state = :state)
   and (:sink is null or sink = :sink)
   and (:partition is null or partition = :partition)
@@ -196,6 +230,7 @@ select *
 from perdure.outbox
 where state in ('queued', 'delivering', 'dead')
   and id > :after
+  and id < :before
   and (:state is null or state = :state)
   and (:sink is null or sink = :sink)
   and (:partition is null or partition = :partition)
@@ -210,6 +245,7 @@ select *
 from perdure.outbox
 where key = :key
   and id > :after
+  and id < :before
   and (:state is null or state = :state)
   and (:sink is null or sink = :sink)
   and (:partition is null or partition = :partition)
@@ -234,6 +270,7 @@ from (
 ) mine
 join perdure.outbox o on o.run = mine.run
 where o.id > :after
+  and o.id < :before
   and (:thread_id is null or o.thread_id = :thread_id)
   and (:state is null or o.state = :state)
   and (:sink is null or o.sink = :sink)
