@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 import pytest
 
 from perdure.core.budgets import Budget, Cost, amounts_of, in_users_units, limits_of
 from perdure.core.durations import microseconds
-from perdure.core.meters import attributes_bytes, billionths
+from perdure.core.meters import UNIT, attributes_bytes, billionths
 
 
 class Float64(float):
@@ -42,3 +42,10 @@ def test_seconds_that_a_budget_shows_are_those_that_it_takes(us: int) -> None:
 def test_dollars_may_be_given_to_the_billionth() -> None:
     exact = Decimal("8999999999.999999999")
     assert limits_of(Budget(usd=exact)).usd == 8_999_999_999_999_999_999
+
+
+def test_a_quantity_is_exact_whatever_decimal_context_its_caller_has() -> None:
+    with localcontext(prec=6):
+        found = [billionths(each) for each in (Decimal("1234.567891"), 123456789, 1234.567891, Decimal("0.1234567895"))]
+
+    assert found == [1_234_567_891_000, 123_456_789 * UNIT, 1_234_567_891_000, 123_456_790]

@@ -8,7 +8,7 @@ exact, whatever their order.
 from __future__ import annotations
 
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
 
@@ -93,6 +93,10 @@ class UsageRow(msgspec.Struct, frozen=True):
     """How many meters it sums."""
 
 
+_EXACT: Final = Context(prec=64, rounding=ROUND_HALF_EVEN)
+"""Whatever the caller's own context is."""
+
+
 def billionths(quantity: object, what: str = "a quantity") -> int:
     """A quantity as it is recorded: exactly, or, of a float or a longer decimal, to the nearest billionth."""
     if isinstance(quantity, bool) or not isinstance(quantity, int | float | Decimal):
@@ -101,7 +105,7 @@ def billionths(quantity: object, what: str = "a quantity") -> int:
         exact = Decimal(float.__repr__(quantity)) if isinstance(quantity, float) else Decimal(quantity)
         if not exact.is_finite() or exact < 0 or exact > QUANTITY_MAX:
             raise UsageError(f"{what} is a number from 0 to {QUANTITY_MAX:,}, not {shown(quantity)}")
-        return int((exact * UNIT).to_integral_value())
+        return int(_EXACT.multiply(exact, UNIT).to_integral_value(context=_EXACT))
     except InvalidOperation:
         raise UsageError(f"{what} is a number from 0 to {QUANTITY_MAX:,}, not {shown(quantity)}") from None
 

@@ -60,10 +60,10 @@ class NoBudgetError(Exception):
 
 async def reserve(here: StepFrame, wanted: Amounts) -> None:
     """Reserve what a try of this step may cost; wait until there is enough. Raises `NoBudgetError` where a person says
-    that there will not be."""
+    that there will not be. (Code that cleans up reserves nothing, which there always is: so that each try counts.)"""
     at, key = here.super_step, here.key
     looks = _looks_before(at, key)
-    while at.cleaning_up is None and not await _granted(here, wanted):
+    while not await _granted(here, Amounts() if at.cleaning_up is not None else wanted):
         rows = await outlast("budgets", functools.partial(at.host.store.get_budgets, at.claimed.budgets))
         at.check()
         spent = next((row for row in rows if lacking(row, wanted, in_flight=False)), None)

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Literal
 
-from perdure.errors import UsageError
+from perdure.core.errors import one_line
+from perdure.errors import Unwind, UsageError
 from perdure.runtime.body_threads import BodyThreads
 
 Cpu = Literal["loop", "thread", "process"]
@@ -136,9 +137,21 @@ def cancelled_from_within(error: asyncio.CancelledError) -> BaseException:
     awaited was cancelled (a library closes its connections so): a failure as a lost connection is one, and no word of
     whoever waits for the code."""
     task = asyncio.current_task()
-    if task is None or task.cancelling():
-        return error
-    return ConnectionAbortedError(CUT_SHORT)
+    return error if task is None or task.cancelling() else ConnectionAbortedError(CUT_SHORT)
+
+
+def contained(error: BaseException) -> BaseException:
+    """What it means that something leaves a body which is no `Exception`: a failure like any other, which can be
+    recorded. The error itself, where it is somebody else's word and has to go on: an unwinding, a cancellation."""
+    match error:
+        case SystemExit():
+            return exited(error)
+        case asyncio.CancelledError():
+            return cancelled_from_within(error)
+        case Unwind() | KeyboardInterrupt() | GeneratorExit():
+            return error
+        case _:
+            return RuntimeError(f"{one_line(error)} (it is no Exception, and was raised out of a body all the same)")
 
 
 def _end_with_parent() -> None:

@@ -87,7 +87,7 @@ class Dispatch:
         """Whether this try's body has."""
         self.meters: list[Meter] = []
         """What the try has used."""
-        self.tried_at = self.started_at
+        self.tried_at, self.tried_s = self.started_at, at.host.clock.monotonic()
         self.counted = self.attempt
         """The last try of which it is on record what it has used."""
         last = at.journal.last_try(key)
@@ -249,7 +249,7 @@ class Dispatch:
         settings = self.effect.settings
         self.meters = []
         here = StepFrame(self.at, settings.name, self.key, self.attempt, self.idempotency_key, self.meters)
-        self.tried_at = self.at.host.clock.wall_us()
+        self.tried_at, self.tried_s = self.at.host.clock.wall_us(), here.began_s
         self._begun = True
         self.at.dispatched.add(self.key)
         value = await run_body(self.effect, here, args, kwargs)
@@ -292,6 +292,7 @@ class Dispatch:
         """File what a try has used of which no outcome will be filed here."""
         meters = self.meters if self._begun else []
         here = StepFrame(self.at, self.effect.settings.name, self.key, self.attempt, None, meters)
+        here.began_s = self.tried_s
         file_cut_off(here, self.tried_at, began=self._begun)
 
     def _not_begun(self) -> SettleEffect:
@@ -429,7 +430,7 @@ class Dispatch:
         if self.counted == self.attempt:
             return NO_USE
         self.counted = self.attempt
-        return use_of(self.at, self.meters, self.tried_at)
+        return use_of(self.at, self.meters, self.tried_s)
 
     def _settled(
         self, state: EffectState, outcome: bytes | None, *, note: str | None, by: str | None = None,

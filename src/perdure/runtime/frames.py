@@ -43,7 +43,18 @@ class AgentFrame:
 class StepFrame:
     """The body of a step: calls of other steps are plain calls, part of this step's record."""
 
-    __slots__ = ("attempt", "deadline", "effect_key", "filed", "key", "meters", "name", "put_off", "super_step")
+    __slots__ = (
+        "attempt",
+        "began_s",
+        "deadline",
+        "effect_key",
+        "filed",
+        "key",
+        "meters",
+        "name",
+        "put_off",
+        "super_step",
+    )
 
     def __init__(
         self, super_step: SuperStep, name: str, key: str, attempt: int, effect_key: str | None = None,
@@ -53,6 +64,8 @@ class StepFrame:
         self.name = name
         self.key = key
         self.attempt = attempt
+        self.began_s = super_step.host.clock.monotonic()
+        """On the worker's own clock, which nobody sets."""
         self.effect_key = effect_key
         """What the provider is to know it by, if it is an effect."""
         self.meters: list[Meter] = [] if meters is None else meters

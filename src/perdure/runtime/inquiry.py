@@ -31,7 +31,7 @@ from perdure.core.verdicts import (
 )
 from perdure.errors import NotSerializable, UsageError
 from perdure.runtime.asking import ANSWERS_MAX
-from perdure.runtime.callables import cancelled_from_within, cpu_of, exited, invoke
+from perdure.runtime.callables import contained, cpu_of, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.metering import file_beside
 from perdure.telemetry import emit
@@ -103,12 +103,12 @@ async def call_beside(
     try:
         with at.host.deadlines.within(timeout_s):
             return await invoke(fn, cpu_of(fn, None), at.pools, args, kwargs)
-    except SystemExit as error:
-        raise exited(error) from error
-    except asyncio.CancelledError as error:
-        if (meant := cancelled_from_within(error)) is error:
+    except Exception:
+        raise
+    except BaseException as error:
+        if (failure_of_its_own := contained(error)) is error:
             raise
-        raise meant from error
+        raise failure_of_its_own from error
     finally:
         frame.reset(token)
 

@@ -63,22 +63,22 @@ def meter(name: str, quantity: float | Decimal, **attributes: Any) -> None:
             )
 
 
-def use_of(at: SuperStep, meters: list[Meter], started_at: int, *, steps: int = 1) -> Use:
-    """What was used by a try that began then (on the worker's clock), and ends now."""
+def use_of(at: SuperStep, meters: list[Meter], began_s: float, *, steps: int = 1) -> Use:
+    """What was used by a try that began then (`StepFrame.began_s`), and ends now."""
     budgets = at.claimed.budgets
     if not meters and not budgets:
         return NO_USE
     noted = tuple(meters)
     if not budgets:
         return Use(noted)
-    us = max(0, at.host.clock.wall_us() - started_at) if steps else 0
+    us = round((at.host.clock.monotonic() - began_s) * 1_000_000) if steps else 0
     return Use(noted, Spent(budgets, used(noted, steps=steps, us=us)))
 
 
 def file_beside(at: SuperStep, key: str, attempt: int, what: str, meters: list[Meter], started_at: int) -> None:
     """File what was used beside a try, by something that has no record of its own."""
     if meters and at.hears:
-        _file(at, key, attempt, what, started_at, use_of(at, meters, started_at, steps=0))
+        _file(at, key, attempt, what, started_at, use_of(at, meters, 0.0, steps=0))
 
 
 def file_cut_off(here: StepFrame, started_at: int, *, began: bool) -> None:
@@ -86,7 +86,7 @@ def file_cut_off(here: StepFrame, started_at: int, *, began: bool) -> None:
     release what was reserved for it. It has no record: where the code is replayed, it is cancelled again or tried
     anew."""
     at = here.super_step
-    use = use_of(at, here.meters, started_at, steps=int(began))
+    use = use_of(at, here.meters, here.began_s, steps=int(began))
     if use is NO_USE or here.filed or not at.hears:
         return
     here.filed = True
@@ -115,5 +115,5 @@ def _record(where: AgentFrame, made: Meter) -> None:
         at.turns.passed(record.seq)
         return
     began = at.host.clock.wall_us()
-    use = use_of(at, [made], began, steps=0)
+    use = use_of(at, [made], 0.0, steps=0)
     at.append(key, digest, 1, NOTHING, failed=False, started_at=began, use=use)

@@ -19,7 +19,7 @@ from perdure.core.retry import RetryIn, decide
 from perdure.core.transience import retry_after_s
 from perdure.errors import NotSerializable, PayloadTooLarge, Unwind
 from perdure.runtime.budgeting import NoBudgetError, reserve
-from perdure.runtime.callables import cancelled_from_within, exited, invoke
+from perdure.runtime.callables import contained, invoke
 from perdure.runtime.frames import StepFrame, frame
 from perdure.runtime.group import Batch
 from perdure.runtime.metering import NO_USE, Use, file_cut_off, use_of
@@ -123,7 +123,7 @@ async def _attempt(
     else:
         make_up_for(at, here.put_off)
         return (value,)
-    use = use_of(at, here.meters, started_at)
+    use = use_of(at, here.meters, here.began_s)
     if not isinstance(decision, RetryIn):
         try:
             return (await _give_up(at, step, key, digest, attempt, recorded, started_at, use),)
@@ -161,7 +161,7 @@ async def record_try(
     """One try and, where it succeeds, its record: the value that this decodes to."""
     at = here.super_step
     payload, value = await try_once(step, here, args, kwargs)
-    use = use_of(at, here.meters, started_at)
+    use = use_of(at, here.meters, here.began_s)
     batch = at.append(here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use)
     here.filed = True
     await settle(at, step, batch)
@@ -198,12 +198,12 @@ async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...],
             if step.cpu == "loop":
                 return await step.fn(*args, **kwargs)
             return await invoke(step.fn, step.cpu, at.pools, args, kwargs)
-    except SystemExit as error:
-        raise exited(error) from error
-    except asyncio.CancelledError as error:
-        if (meant := cancelled_from_within(error)) is error:
+    except Exception:
+        raise
+    except BaseException as error:
+        if (failure_of_its_own := contained(error)) is error:
             raise
-        raise meant from error
+        raise failure_of_its_own from error
     finally:
         frame.reset(token)
 

@@ -89,7 +89,7 @@ class TransactionStep(Step[P, R]):
                 broke.append(error)
                 raise
             at.check()
-            use = use_of(at, here.meters, started_at)
+            use = use_of(at, here.meters, here.began_s)
             here.filed = True
             return at.record(
                 here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use
