@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.core.keys import Scope
 from perdure.errors import NotInRun
@@ -76,6 +76,18 @@ class StepFrame:
         """Cancellations of a try that is seen to its end."""
         self.deadline: Deadline | None = None
         """When its try is to have ended."""
+
+
+class BesideFrame(StepFrame):
+    """What an effect has beside its body: its `undo`, or its `verify`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, super_step: SuperStep, what: Literal["undo", "verify"], name: str, key: str, attempt: int,
+        effect_key: str,
+    ) -> None:  # fmt: skip
+        super().__init__(super_step, f"{what}:{name}", key, attempt, effect_key)
 
 
 def _closing_type() -> type:

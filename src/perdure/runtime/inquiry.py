@@ -7,6 +7,7 @@ same is asked again, as a question of its own beside the first, which says why.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +33,7 @@ from perdure.core.verdicts import (
 from perdure.errors import NotSerializable, UsageError
 from perdure.runtime.asking import ANSWERS_MAX
 from perdure.runtime.callables import contained, cpu_of, invoke
-from perdure.runtime.frames import StepFrame, frame
+from perdure.runtime.frames import BesideFrame, frame
 from perdure.runtime.metering import file_beside
 from perdure.telemetry import emit
 
@@ -76,7 +77,7 @@ async def _verify(dispatch: Dispatch, asked: int) -> Verdict:
     args, kwargs = effect.signature.decode(dispatch.arguments)
     bound = effect.signature.bind(args, kwargs)
     bound.apply_defaults()
-    here = StepFrame(at, f"verify:{effect.settings.name}", dispatch.key, asked, dispatch.idempotency_key)
+    here = BesideFrame(at, "verify", effect.settings.name, dispatch.key, asked, dispatch.idempotency_key)
     began = at.host.clock.wall_us()
     call = (dispatch.idempotency_key, dict(bound.arguments))
     try:
@@ -94,7 +95,7 @@ async def _verify(dispatch: Dispatch, asked: int) -> Verdict:
 
 
 async def call_beside(
-    here: StepFrame, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, timeout_s: float | None
+    here: BesideFrame, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, timeout_s: float | None
 ) -> Any:
     """Call what an effect has beside its body, its `verify` or its `undo`, in a frame and under the effect's limit.
     Whatever it raises is a failure of its own, as a body's is."""
@@ -102,7 +103,8 @@ async def call_beside(
     token = frame.set(here)
     try:
         with at.host.deadlines.within(timeout_s):
-            return await invoke(fn, cpu_of(fn, None), at.pools, args, kwargs)
+            body = functools.partial(invoke, fn, cpu_of(fn, None), at.pools, args, kwargs)
+            return await (body() if at.host.around_body is None else at.host.around_body(here, body))
     except Exception:
         raise
     except BaseException as error:

@@ -194,7 +194,7 @@ async def run_body(step: Step[..., Any], here: StepFrame, args: tuple[Any, ...],
         with at.host.deadlines.within(step.settings.timeout_s) as here.deadline:
             if at.host.around_body is not None:
                 body = functools.partial(invoke, step.fn, step.cpu, at.pools, args, kwargs)
-                return await at.host.around_body(here, step, body)
+                return await at.host.around_body(here, body)
             if step.cpu == "loop":
                 return await step.fn(*args, **kwargs)
             return await invoke(step.fn, step.cpu, at.pools, args, kwargs)

@@ -22,7 +22,6 @@ from perdure.runtime.threads import post
 
 if TYPE_CHECKING:
     from perdure.runtime.frames import StepFrame
-    from perdure.runtime.step import Step
 
 JOIN_S: Final = 10.0
 """How long the end of a side loop is awaited. Only where its store is stuck does it take as long; then it is left to
@@ -30,8 +29,9 @@ itself."""
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
-AroundBody = Callable[["StepFrame", "Step[..., Any]", Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Called in place of each body of a step, with the body: what it returns or raises, the body is taken to have."""
+AroundBody = Callable[["StepFrame", Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Called in place of each body of a step, and of what an effect has beside its body, with the body: what it returns or
+raises, the body is taken to have."""
 
 
 class SideLoop(Protocol):

@@ -24,7 +24,7 @@ from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
 from perdure.runtime.effect import KNOWN, Effect, effect_of, has_several
-from perdure.runtime.frames import StepFrame, agent_frame, outside
+from perdure.runtime.frames import BesideFrame, agent_frame, outside
 from perdure.runtime.inquiry import NOTE_CHARS, call_beside
 from perdure.runtime.metering import file_beside
 from perdure.runtime.patience import patiently
@@ -179,7 +179,7 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
     result = effect.codec.decode(await load_payload(store, thread, row.outcome))
     args, kwargs = _fitting(undo, result, *arguments)
-    here = StepFrame(at, f"undo:{row.name}", row.key, attempt, f"{row.idempotency_key}-undo")
+    here = BesideFrame(at, "undo", row.name, row.key, attempt, f"{row.idempotency_key}-undo")
     began = at.host.clock.wall_us()
     await at.trusted()
     at.check()  # from here to the first line of the undo is one breath

@@ -13,8 +13,8 @@ neither. Questions are answered by `stage.answer`, or by nobody until they expir
 
 `faults.py` has the words, `cast.py` the apps and agents, `rehearsal.py` the world (on `perdure.testing.simulation`) and
 `backstage.py` what it stands on; `alarm.py` wakes workers for what becomes due, `calls.py` sees what agents wait for,
-`handing.py` what their sinks get, `books.py` what their transactions write; `people.py` who answers, `standing.py` says
-what did not end.
+`beside.py` what undoes their effects, `handing.py` what their sinks get, `books.py` what their transactions write;
+`people.py` who answers, `standing.py` says what did not end.
 """
 
 from __future__ import annotations

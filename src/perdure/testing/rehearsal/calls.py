@@ -18,6 +18,7 @@ from perdure.core.records import run_id
 from perdure.core.requests import StartRun
 from perdure.runtime.info import moment
 from perdure.runtime.starting import CHILD_KEY
+from perdure.testing.rehearsal.beside import Beside
 from perdure.testing.rehearsal.faults import Fault, Moment, striking
 from perdure.testing.simulation.wire import Request
 from perdure.testing.simulation.world import World
@@ -52,14 +53,16 @@ class Calls:
     """Sees what processes ask of the database, before and after it is done."""
 
     def __init__(
-        self, faults: Sequence[Fault], waits: list[Waited], world: World, on_question: Callable[[Place], None]
-    ) -> None:
+        self, faults: Sequence[Fault], waits: list[Waited], world: World, on_question: Callable[[Place], None],
+        beside: Beside,
+    ) -> None:  # fmt: skip
         self.names: dict[Place, str] = {}
         """By run, super-step and key, the name of the step: a key need not show it."""
         self._faults = faults
         self._waits = waits
         self._world = world
         self._on_question = on_question
+        self._beside = beside
         self._verbs: dict[tuple[Place, int], str] = {}
         """By place and fence, the names of the verbs that have begun."""
 
@@ -84,7 +87,8 @@ class Calls:
             return False
         struck: list[bool] = []
         if request.verb == "commit" and answer.alive:
-            struck = [self._written(change) for change in request.args[1] if _holds(change, answer)]
+            written = [change for change in request.args[1] if _holds(change, answer)]
+            struck = [self._written(each) | self._beside.written(each) for each in written]
         elif request.verb == "start":
             begun = [place for place in map(_started_at, request.args[0]) if place is not None]
             struck = [self._strikes(Moment.IN, place) for place in begun]

@@ -2,7 +2,8 @@
 
 A step is named by its name ("search": every call of it) or by its key ("2/search#3": one call). Executions are counted
 over the whole rehearsal, from 1; a fault strikes at number `nth`, and at the `times - 1` after it. Each rehearsal
-counts anew, so that one fault can be used in many.
+counts anew, so that one fault can be used in many. What an effect has beside its body is named by it: "undo:charge",
+"verify:charge".
 
 A crash can also be aimed at a wait or another verb, by its name: "sleep", "receive", "send", a question's name,
 "start:parcel". Such a call begins with the first thing that is written for it, and then waits until its record.
@@ -10,7 +11,7 @@ A crash can also be aimed at a wait or another verb, by its name: "sleep", "rece
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
@@ -52,6 +53,11 @@ class Fault:
             return False
         self.seen += 1
         return self.nth <= self.seen < self.nth + self.times
+
+    @property
+    def fails(self) -> bool:
+        """Whether it may make a body fail: by its end, by its time limit, or by an error."""
+        return self.crashes or self.delay_s > 0 or _is_error(self.answer)
 
     @property
     def struck(self) -> bool:
@@ -125,26 +131,33 @@ def checked(faults: Sequence[object]) -> tuple[Fault, ...]:
 
 
 def idle(
-    faults: Iterable[Fault], executed: Collection[tuple[str, str]], verbs: Collection[tuple[str, str]] = ()
+    faults: Iterable[Fault],
+    executed: Collection[tuple[str, str]],
+    verbs: Collection[tuple[str, str]],
+    functions: Mapping[str, str],
 ) -> str:
     """What to say of the faults that never struck, after the execution of these steps (name and key), and the calls of
-    these verbs; nothing if all have."""
+    these verbs; nothing if all have. `functions` are by their own names what faults call otherwise."""
     names = sorted({name for name, _ in executed})
     known = {word: None for name, key in (*executed, *verbs) for word in (name, key, key.removeprefix("="))}
     bodiless = {word for call in verbs for word in call}.difference(word for call in executed for word in call)
-    words = [_idle(fault, list(known), bodiless=fault.step in bodiless) for fault in faults if not fault.struck]
+    words = [
+        _idle(fault, list(known), bodiless=fault.step in bodiless, called=functions.get(fault.step))
+        for fault in faults
+        if not fault.struck
+    ]
     if not words:
         return ""
     return f"these never happened: {', '.join(words)}; steps that were executed: {', '.join(names) or 'none'}"
 
 
-def _idle(fault: Fault, known: list[str], *, bodiless: bool) -> str:
+def _idle(fault: Fault, known: list[str], *, bodiless: bool, called: str | None) -> str:
     said = f"{fault.moment.value} {fault.step!r}"
     if fault.seen:
         return f"{said} at number {fault.nth} (it came to {fault.seen})"
     if bodiless:
         return f"{said} (it is no step: only crash it; stage.answer, stage.send and stage.advance say what it gets)"
-    near = [] if fault.step in known else get_close_matches(fault.step, known, n=1)
+    near = [] if fault.step in known else [called] if called else get_close_matches(fault.step, known, n=1)
     return f"{said} (did you mean {near[0]!r}?)" if near else said
 
 

@@ -17,6 +17,7 @@ from msgspec import structs
 from perdure.app import App
 from perdure.client.budgets import BudgetInfo
 from perdure.client.deliveries import DeliveryInfo
+from perdure.client.effects import EffectInfo
 from perdure.client.inbox import InterruptInfo
 from perdure.client.usage import UsageInfo
 from perdure.core.budgets import Budget
@@ -26,17 +27,17 @@ from perdure.core.limits import LIST_ROWS_MAX, RECOVERIES_MAX
 from perdure.core.records import RunState, run_id, worker_id
 from perdure.errors import UsageError
 from perdure.runtime.agent import Agent
-from perdure.runtime.frames import StepFrame
+from perdure.runtime.frames import BesideFrame, StepFrame
 from perdure.runtime.handle import Handle
 from perdure.runtime.info import moment
 from perdure.runtime.settings import WorkerSettings, worker_settings
-from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.store.memory import MemoryStore
 from perdure.store.protocol import Store
 from perdure.testing.answers import answered
 from perdure.testing.rehearsal.alarm import Alarm
 from perdure.testing.rehearsal.backstage import Crossroads, Nobody, StagePools
+from perdure.testing.rehearsal.beside import Beside, named
 from perdure.testing.rehearsal.books import Books, Connection
 from perdure.testing.rehearsal.calls import Calls, Waited
 from perdure.testing.rehearsal.cast import Cast, check_apps, check_deployment, own_agents
@@ -240,6 +241,17 @@ class Rehearsal:
         given: `open`, `answered`, `expired`, `withdrawn`."""
         return self.play(functools.partial(self.app.interrupts, state=state, limit=LIST_ROWS_MAX))
 
+    def effects(self, state: str | None = None, *, name: str | None = None) -> list[EffectInfo]:
+        """What agents have done to the outside world, and what became of it, as `app.effects` lists it; only those in
+        this state (`done`, `unknown`, `undone` ...), or of this name, if one is given."""
+        return self.play(functools.partial(self.app.effects, state=state, name=name, limit=LIST_ROWS_MAX))
+
+    def expect_undo_failed(self, effect: str) -> None:
+        """Say of an effect, by its name or its key, that its undo is to be given up; else one that is fails the test at
+        its end."""
+        self._check_set("say what is expected")
+        self._beside.expect(effect)
+
     def deliveries(self, state: str | None = None, *, sink: str | None = None) -> list[DeliveryInfo]:
         """What runs have handed over, with what became of it, as `app.deliveries` lists it; only what is in this state
         (`queued`, `delivering`, `delivered`, `dead`), or for this sink, if one is given."""
@@ -282,7 +294,8 @@ class Rehearsal:
         self._people = People(self.app, self._world, self._root._data, self._act)
         self._books = Books()
         self._handing = Handing(self.faults, self.handed_over, now=lambda: self.now, die=self._die_here)
-        self._calls = Calls(self.faults, self.waits, self._world, self._people.asked)
+        self._beside = Beside(self.faults, self._root._data)
+        self._calls = Calls(self.faults, self.waits, self._world, self._people.asked, self._beside)
         self._alarm = Alarm(self._database.loop, self._root._data)
         opening = self._database.loop.create_task(self._root.open())
         self._world.run(opening.done, deadline_s=1.0)
@@ -380,22 +393,32 @@ class Rehearsal:
         for app in self._cast.apps:
             await app.close()
 
-    async def _around_body(
-        self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        super_step, name = at.super_step, step.settings.name
-        run, number, worker = super_step.claimed.run, super_step.number, worker_id(super_step.host.worker)
-        self._calls.names[run, number, at.key] = name
-        self.executions.append(Execution(name, at.key, run_id(run), number, at.attempt, worker, self.now))
-        for fault in striking(self.faults, Moment.BEFORE, name, at.key):
+    async def _around_body(self, process: Process, at: StepFrame, body: Callable[[], Awaitable[Any]]) -> Any:
+        self._begins(at, body)
+        for fault in self._striking(Moment.BEFORE, at):
             await asyncio.sleep(fault.delay_s)
             if fault.crashes:
                 await self._die(process)
-        instead = striking(self.faults, Moment.INSTEAD, name, at.key)
+        instead = self._striking(Moment.INSTEAD, at)
         value = await self._answer(instead[0], body) if instead else await body()
-        if any(fault.crashes for fault in striking(self.faults, Moment.IN, name, at.key)):
+        if any(fault.crashes for fault in self._striking(Moment.IN, at)):
             await self._die(process)
         return value
+
+    def _begins(self, at: StepFrame, body: Callable[[], Awaitable[Any]]) -> None:
+        super_step = at.super_step
+        run, number, worker = super_step.claimed.run, super_step.number, worker_id(super_step.host.worker)
+        if isinstance(at, BesideFrame):
+            self._beside.begins(at, body)
+        else:
+            self._calls.names[run, number, at.key] = at.name
+        self.executions.append(Execution(*named(at), run_id(run), number, at.attempt, worker, self.now))
+
+    def _striking(self, moment: Moment, at: StepFrame) -> list[Fault]:
+        struck = striking(self.faults, moment, *named(at))
+        if isinstance(at, BesideFrame):
+            self._beside.struck(at, struck)
+        return struck
 
     async def _answer(self, fault: Fault, body: Callable[[], Awaitable[Any]]) -> Any:
         assert isinstance(body, functools.partial)
@@ -448,9 +471,10 @@ class Rehearsal:
 
     def _check_faults(self) -> None:
         """A fault that never struck proves nothing, nor does an answer that nobody asked for: the name is misspelt, or
-        was never reached."""
+        was never reached. An undo that was given up shows nowhere else."""
         self._people.raise_failure()
-        if words := idle(self.faults, self._begun(), self._calls.verbs()) or self._people.unasked():
+        never = idle(self.faults, self._begun(), self._calls.verbs(), self._beside.names)
+        if words := never or self._people.unasked() or self._beside.wrong():
             raise AssertionError(words)
 
     def _begun(self) -> list[tuple[str, str]]:

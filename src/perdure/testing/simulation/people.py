@@ -28,10 +28,9 @@ from perdure.errors import (
     StoreUnavailable,
     ThreadBusy,
 )
-from perdure.runtime.frames import StepFrame
+from perdure.runtime.frames import BesideFrame, StepFrame
 from perdure.runtime.handle import Handle
 from perdure.runtime.settings import WorkerSettings
-from perdure.runtime.step import Step
 from perdure.runtime.worker import Worker
 from perdure.testing.simulation import playbook
 from perdure.testing.simulation.auditor import Auditor
@@ -182,15 +181,15 @@ class People:
             await worker.stopped()
         await store.close()
 
-    async def _around_body(
-        self, process: Process, at: StepFrame, step: Step[..., Any], body: Callable[[], Awaitable[Any]]
-    ) -> Any:
+    async def _around_body(self, process: Process, at: StepFrame, body: Callable[[], Awaitable[Any]]) -> Any:
         """A body begins: nature has a word in it."""
+        if isinstance(at, BesideFrame):  # the provider sees what is undone, and asked
+            return await body()
         self.witness.body(process, at)
         try:
             if at.effect_key is not None:  # nature has it in the provider's hands: what begins late may be sent late
                 return await body()
-            return await self._body(process, at, step.settings.name, body)
+            return await self._body(process, at, at.name, body)
         finally:
             self.witness.body_over(at)
 
