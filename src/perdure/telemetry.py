@@ -35,6 +35,7 @@ LEVELS: Final[dict[str, int]] = {
     "source.rejected": logging.ERROR,
     "effect.unknown": logging.WARNING,
     "effect.failed": logging.WARNING,
+    "effect.verify_failed": logging.WARNING,
     "effect.undo_failed": logging.WARNING,
     "effect.undo_given_up": logging.ERROR,
     "step.failed": logging.WARNING,

@@ -27,6 +27,7 @@ from perdure.core.signature import Signature
 from perdure.errors import NotInRun, NotSerializable, UsageError
 from perdure.runtime.callables import Cpu, cpu_of, name_of
 from perdure.runtime.dispatching import Dispatch, idempotency_key
+from perdure.runtime.fitting import check_undo, check_verify
 from perdure.runtime.frames import AgentFrame, StepFrame, frame
 from perdure.runtime.settings import check_name
 from perdure.runtime.step import UNSET, Step, StepOptions, as_retry, check_estimate, timeout_s
@@ -73,13 +74,14 @@ class Effect(Step[P, R]):
         return Signature.of(self.fn, skip=())
 
     def called_with(self, recorded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, from the ledger: without the object, where it was a method of one."""
+        """The arguments of a call, from the ledger, with the defaults of those that it left out; without the object,
+        where it was a method of one."""
         if self._owner is not None:
             try:
-                return Signature.of(self.fn, skip=tuple(self.signature.params)[:1]).decode(recorded)
+                return _filled(Signature.of(self.fn, skip=tuple(self.signature.params)[:1]), recorded)
             except NotSerializable:  # it was called through its class, with the object as an argument
                 pass
-        return self.signature.decode(recorded)
+        return _filled(self.signature, recorded)
 
     @property
     def undo(self) -> Callable[..., Any] | None:
@@ -214,6 +216,12 @@ def effect(
     for what, given in (("verify", verify), ("undo", undo)):
         if given is not None and not callable(given):
             raise UsageError(f"{what} is {given!r}; give a function")
+        if isinstance(given, Effect):
+            raise UsageError(f"{what} is {given!r}, and it is dispatched by itself; give the plain function")
+    if undo is not None:
+        check_undo(fn, undo)
+    if verify is not None:
+        check_verify(verify)
     settings = StepOptions(
         name=check_name("an effect's name", name or name_of(fn)),
         retry=as_retry(retry) if retry is not None else Retry(),
@@ -266,6 +274,13 @@ def _remember(made: Effect[..., Any]) -> None:
     at_the_top = "<" not in code and isinstance(made.fn, types.FunctionType)  # loaded anew, it is the same one
     others = [] if at_the_top else [ref for ref in KNOWN.get(code, ()) if ref() is not None]
     KNOWN[code] = [*others, weakref.ref(made)]
+
+
+def _filled(signature: Signature, recorded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = signature.decode(recorded)
+    bound = signature.bind(args, kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
 
 
 def code_of(fn: Callable[..., Any], name: str) -> str:

@@ -62,6 +62,8 @@ async def ask_provider(dispatch: Dispatch) -> Verdict:
         except Exception as error:  # the edge of user code: who broke cannot tell
             at.check()
             verdict = StillUnknown(said(error))
+            run, effect = run_id(at.claimed.run), effect_id(dispatch.id)
+            emit("effect.verify_failed", run=run, effect=effect, key=dispatch.key, error=verdict.why)
         finally:
             at.body_ended()
         if not isinstance(verdict, StillUnknown):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -24,6 +22,7 @@ from perdure.core.records import run_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.errors import UsageError
 from perdure.runtime.effect import KNOWN, Effect, effect_of, has_several
+from perdure.runtime.fitting import fitting
 from perdure.runtime.frames import BesideFrame, agent_frame, outside
 from perdure.runtime.inquiry import NOTE_CHARS, call_beside
 from perdure.runtime.metering import file_beside
@@ -178,7 +177,7 @@ async def _body(at: SuperStep, row: Row, attempt: int) -> None:
     arguments = effect.called_with(await load_payload(store, thread, row.arguments))
     assert row.outcome is not None, f"{effect_id(row.id)} is done, and has no result"
     result = effect.codec.decode(await load_payload(store, thread, row.outcome))
-    args, kwargs = _fitting(undo, result, *arguments)
+    args, kwargs = fitting(undo, result, *arguments)
     here = BesideFrame(at, "undo", row.name, row.key, attempt, f"{row.idempotency_key}-undo")
     began = at.host.clock.wall_us()
     await at.trusted()
@@ -205,21 +204,6 @@ def _why_none(row: Row) -> str:
         f"this worker knows no effect with an undo at {row.code}: it was renamed or moved, has lost its undo, or its "
         f"module is not imported; put it back there, {again}"
     )
-
-
-def _fitting(
-    undo: Callable[..., Any], result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What of these an undo takes: by position the first, by name those that it has."""
-    params = inspect.signature(undo).parameters.values()
-    positional = [param for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
-    given = (result, *args)
-    if not any(param.kind is param.VAR_POSITIONAL for param in params):
-        given = given[: len(positional)]
-    free = {param.name for param in positional[len(given) :]}
-    free |= {param.name for param in params if param.kind is param.KEYWORD_ONLY}
-    anything = any(param.kind is param.VAR_KEYWORD for param in params)
-    return given, {name: value for name, value in kwargs.items() if anything or name in free}
 
 
 def _intent(at: SuperStep, row: Row, attempt: int) -> IntendEffect:
