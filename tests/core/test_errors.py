@@ -81,6 +81,24 @@ def test_causes_contexts_and_groups_are_in_the_traceback_and_our_own_frames_are_
     assert "/perdure/core/" not in text
 
 
+def test_the_text_of_a_group_says_what_its_members_are_and_say() -> None:
+    inner = ExceptionGroup("inner", [NotSerializable("no", path="$"), Unprintable()])
+    group = BaseExceptionGroup("unhandled errors in a TaskGroup", [ValueError("seven"), inner, KeyboardInterrupt()])
+    assert error_info(group).message == (
+        "unhandled errors in a TaskGroup (3 sub-exceptions): ValueError: seven; perdure.errors.NotSerializable: no; "
+        "tests.core.test_errors.Unprintable: <no text: RuntimeError while it was made>; KeyboardInterrupt: "
+    )
+
+
+def test_the_text_of_a_large_group_is_bounded() -> None:
+    many = error_info(ExceptionGroup("all", [ValueError(n) for n in range(1000)])).message
+    assert many.endswith("; ValueError: 7; and more")
+    deep: Exception = ValueError("the bottom")
+    for _ in range(1_000):
+        deep = ExceptionGroup("a level", [deep])
+    assert error_info(ExceptionGroup("top", [deep])).message == "top (1 sub-exception): ValueError: the bottom"
+
+
 def test_a_chain_that_bites_its_tail_is_recorded() -> None:
     one, other = raised(ValueError("one")), raised(ValueError("other"))
     one.__cause__, other.__cause__ = other, one

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 import perdure
@@ -340,11 +341,18 @@ def test_a_step_that_wants_a_socket_is_told_what_to_do() -> None:
     async def call() -> None:
         await asyncio.create_subprocess_exec("true")
 
+    @perdure.step
+    async def get() -> None:
+        async with httpx.AsyncClient() as client:  # what refuses it is in a group of the library's tasks
+            await client.get("http://127.0.0.1:1")
+
+    steps = {"fetch": fetch, "call": call, "get": get}
+
     @net.agent
     async def surf(which: str) -> None:
-        await (fetch if which == "fetch" else call)()
+        await steps[which]()
 
-    for which in ("fetch", "call"):
+    for which in steps:
         with rehearse(net) as stage:
             with pytest.raises(RunFailed, match=r"no sockets, processes.*answer_step"):
                 stage.run(surf, which)

@@ -7,7 +7,8 @@ and read in another. Making the text never raises, whatever the exception's `__s
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -20,6 +21,9 @@ from perdure.errors import PerdureError
 ID_CHARS: Final = 2_048
 """Of a text among an error's attributes."""
 
+MEMBERS_MAX: Final = 8
+"""Of the members of a group, those that its text names."""
+
 _OWN_FRAMES: Final = __file__.rpartition("core")[0]
 """Frames of this package say nothing about the user's failure."""
 
@@ -31,12 +35,33 @@ def error_info(error: BaseException, *, failed_keys: tuple[str, ...] = (), retry
     """An exception's qualified type name, message and traceback; `failed_keys` are the steps that caused it."""
     return ErrorInfo(
         type=printable(type_name(type(error))),
-        message=printable(_safely(str, error)),
+        message=printable(text_of(error)),
         traceback=printable(_safely(_traceback, error)),
         failed_keys=failed_keys,
         retry_in_s=retry_in_s,
         ids=_ids(error) if isinstance(error, PerdureError) else {},
     )
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; of a group, what its members are and say. A group by itself says how many they are."""
+    text = _safely(str, error)
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    members = list(islice(_members(error), MEMBERS_MAX + 1))
+    named = [f"{type_name(type(member))}: {_safely(str, member)}" for member in members[:MEMBERS_MAX]]
+    return f"{text}: {'; '.join(named)}{'; and more' if len(members) > MEMBERS_MAX else ''}"
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group and in the groups in it, in order."""
+    left: list[BaseException] = list(reversed(group.exceptions))
+    while left:
+        member = left.pop()
+        if isinstance(member, BaseExceptionGroup):
+            left += reversed(member.exceptions)
+        else:
+            yield member
 
 
 def _ids(error: PerdureError) -> dict[str, str | int]:

@@ -15,7 +15,7 @@ from perdure.core.answers import payload_digest, schema_bytes
 from perdure.core.changes import NewInterrupt
 from perdure.core.codec import codec_for
 from perdure.core.effects import effect_id
-from perdure.core.errors import printable
+from perdure.core.errors import printable, text_of
 from perdure.core.keys import ask_place
 from perdure.core.limits import VERIFY_ATTEMPTS
 from perdure.core.records import Interrupt, InterruptState, WaitKind, interrupt_id, run_id
@@ -186,4 +186,4 @@ def _shown(dispatch: Dispatch, why: str) -> dict[str, Any]:
 
 def said(error: BaseException) -> str:
     """What an error says, as the ledger keeps it."""
-    return printable(f"{type(error).__name__}: {error}", NOTE_CHARS)
+    return printable(f"{type(error).__name__}: {text_of(error)}", NOTE_CHARS)

@@ -24,7 +24,7 @@ from perdure.errors import UsageError
 from perdure.runtime.effect import KNOWN, Effect, effect_of, has_several
 from perdure.runtime.fitting import fitting
 from perdure.runtime.frames import BesideFrame, agent_frame, outside
-from perdure.runtime.inquiry import NOTE_CHARS, call_beside
+from perdure.runtime.inquiry import NOTE_CHARS, call_beside, said
 from perdure.runtime.metering import file_beside
 from perdure.runtime.patience import patiently
 from perdure.runtime.payloads import load_payload
@@ -155,7 +155,7 @@ async def _attempt(at: SuperStep, row: Row, attempt: int) -> str | None:
             raise
         except (Exception, asyncio.CancelledError) as error:  # the edge of user code, which may cancel itself
             at.check()
-            note = printable(f"try {attempt} of its undo: {type(error).__name__}: {error}", NOTE_CHARS)
+            note = printable(f"try {attempt} of its undo: {said(error)}", NOTE_CHARS)
             emit("effect.undo_failed", run=run_id(row.run), effect=effect_id(row.id), key=row.key, error=note)
             return note
         await at.kept(at.submit(_settled(at, row, attempt, EffectState.UNDONE, None)))
