@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
+from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
@@ -41,7 +42,7 @@ from perdure.runtime.settings import check_name, worker_settings
 from perdure.runtime.sinks import Incoming, Sink, Source, check_sink
 from perdure.runtime.step import Durability, as_retry, check_durability, timeout_s
 from perdure.runtime.worker import Worker
-from perdure.store import open_url
+from perdure.store import store_at
 from perdure.store.protocol import Store
 
 P = ParamSpec("P")
@@ -51,23 +52,21 @@ R = TypeVar("R")
 class App(Correspondence, Ledgers):
     """A named set of agents on one store.
 
-    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests) or a `Store`; without it,
-    `$PERDURE_STORE`, else `sqlite:///perdure.db`.
+    `store` is a URL (`sqlite:///file.db`, `postgresql://user@host/db`, `memory://` for tests), the `Path` of a SQLite
+    file, or a `Store`; without it, `$PERDURE_STORE`, else `sqlite:///perdure.db`.
     """
 
     def __init__(
-        self, name: str, *, store: str | Store | None = None, durability: Durability = "async",
+        self, name: str, *, store: str | PathLike[str] | Store | None = None, durability: Durability = "async",
         billing: str | None = None,
     ) -> None:  # fmt: skip
         self.name = check_name("an app's name", name)
-        where = store or os.environ.get("PERDURE_STORE") or STORE_DEFAULT
         self.durability = check_durability(durability)
         self.agents: dict[str, Agent[..., Any]] = {}
         self.sinks: dict[str, Sink] = {}
         self.sources: dict[str, Intake] = {}
         self.billing = None if billing is None else check_name("the sink of the bills", billing)
-        self.store_url = where if isinstance(where, str) else where.url
-        self._store = open_url(where) if isinstance(where, str) else where
+        self.store_url, self._store = store_at(store or os.environ.get("PERDURE_STORE") or STORE_DEFAULT)
         self._said: set[str] = set()
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Client]] = (
             weakref.WeakKeyDictionary()
@@ -81,15 +80,14 @@ class App(Correspondence, Ledgers):
         """Where the data lies, without a password."""
         return self._store.url
 
-    def use_store(self, store: str | Store) -> Store:
+    def use_store(self, store: str | PathLike[str] | Store) -> Store:
         """Point the app at another store, and return the one before; for whoever has an app from elsewhere, while it is
         not in use."""
         self._let_go_of_closed_loops()
         if self._clients:
             raise UsageError(f"app {self.name} is in use on {self._store.url}; choose the store before that")
         before = self._store
-        self.store_url = store if isinstance(store, str) else store.url
-        self._store = open_url(store) if isinstance(store, str) else store
+        self.store_url, self._store = store_at(store)
         return before
 
     # -- agents ----------------------------------------------------------------------------------------------

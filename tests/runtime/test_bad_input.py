@@ -29,6 +29,8 @@ def deep() -> Any:
     ("call", "error", "remedy"),
     [
         (lambda app, agent: app.start("nobody"), UnknownAgent, "registered are: agent"),
+        (lambda app, agent: app.start(agent(1)), UnknownAgent, r"agent\(\.\.\.\) was called.*\(agent, \.\.\.\)"),
+        (lambda app, agent: app.start(perdure.step(agent.fn, name="s")(1)), UnknownAgent, "was called"),
         (lambda app, agent: app.start(agent), UsageError, "n"),
         (lambda app, agent: app.start(agent, 1, 2), UsageError, "agent"),
         (lambda app, agent: app.start(agent, object()), UsageError, "recorded|declared"),
@@ -76,6 +78,8 @@ def test_bad_input_is_a_typed_error_with_its_remedy(call: Any, error: type[Excep
         ({"queues": []}, "at least one"),
         ({"grace_s": -1}, "negative"),
         ({"name": "x" * 1000}, "at most"),
+        ({"concurency": 5}, r"no setting 'concurency' \(did you mean 'concurrency'\?\); there are: name, deployment"),
+        ({"threads": None}, r"no setting 'threads'; there are"),
     ],
 )
 def test_bad_worker_settings_are_refused(settings: dict[str, Any], remedy: str) -> None:
@@ -84,8 +88,9 @@ def test_bad_worker_settings_are_refused(settings: dict[str, Any], remedy: str) 
     @app.agent
     async def agent() -> None: ...
 
-    with pytest.raises(UsageError, match=remedy):
-        app.worker(**settings)
+    for verb in (app.worker, app.serve):
+        with pytest.raises(UsageError, match=remedy):
+            verb(**settings)
 
 
 NONSENSE: list[Any] = [
@@ -189,6 +194,32 @@ def test_an_app_registers_each_name_once_and_only_async_functions() -> None:
 
         @app.agent
         async def positional(state: dict[str, int]) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    count: int = 0
+
+
+@pytest.mark.parametrize("kind", [int, str, tuple[int, ...], frozenset[str], Fixed, "Fixed", int | None, type(None)])
+def test_a_state_that_cannot_be_changed_is_refused(kind: Any) -> None:
+    async def agent(*, state: Any) -> None: ...
+
+    agent.__annotations__["state"] = kind
+    with pytest.raises(UsageError, match=r"agent agent: its state is .*cannot be changed in place.*a dict or a list"):
+        fresh_app().agent(agent)
+
+
+def test_a_state_that_is_declared_further_down_is_looked_at_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent(*, state: _Later) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
+
+    monkeypatch.setitem(globals(), "_Later", int)
+    with pytest.raises(UsageError, match="its state is int, which cannot be changed"):
+        agent.state.first()  # type: ignore[union-attr]
 
 
 FROM_OUTSIDE: list[Any] = [

@@ -6,12 +6,14 @@ import asyncio
 import re
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import call, patch
 
 import pytest
 
+from perdure import App
 from perdure.errors import UsageError
-from perdure.store import open_url
+from perdure.store import open_url, store_at
 
 
 def test_a_name_in_memory_is_one_store_in_this_process() -> None:
@@ -95,3 +97,17 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(UsageError, match=r"pip install 'perdure\[postgres\]'"):
         open_url("postgresql://u@h/d")
+
+
+@pytest.mark.parametrize("name", ["runs.db", "a b?c#d%20.db"])
+def test_the_path_of_a_file_is_an_address(tmp_path: Path, name: str) -> None:
+    for path in (tmp_path / name, Path(name)):
+        url, store = store_at(path)
+        assert store.url == open_url(url).url == f"sqlite:///{path.absolute()}"
+
+
+@pytest.mark.parametrize("what", [3, object(), b"sqlite:///a.db", ["sqlite:///a.db"]])
+def test_what_is_neither_address_nor_path_nor_store_is_refused(what: Any) -> None:
+    for take in (lambda: App("x", store=what), lambda: App("x", store="memory://").use_store(what)):
+        with pytest.raises(UsageError, match="the path of a SQLite file, or a Store"):
+            take()

@@ -8,7 +8,7 @@ back together. What a server asks for with Retry-After is a floor, up to a day.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal, TypeGuard
 
 from perdure.core.durations import Duration, seconds
@@ -20,7 +20,7 @@ Errors = type[BaseException] | tuple[type[BaseException], ...]
 """Classes of exceptions, as `except` takes them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Retry:
     """How often a step is tried, for which errors, and how far apart. Durations are seconds or text like "2m".
 
@@ -30,6 +30,7 @@ class Retry:
     """
 
     attempts: int = ATTEMPTS_DEFAULT
+    _: KW_ONLY
     delay_s: Duration = 1.0
     factor: float = 2.0
     max_delay_s: Duration = 60.0

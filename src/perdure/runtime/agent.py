@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from perdure.core.budgets import Limits
 from perdure.core.codec import Codec, codec_for
 from perdure.core.endings import Again
+from perdure.core.mutability import can_change
 from perdure.core.retry import Retry
 from perdure.core.signature import Signature, param_annotation, return_annotation
 from perdure.errors import UsageError
@@ -87,7 +88,9 @@ class StateType:
             raise UsageError(f"agent {name_of(fn)}: state must be keyword-only; write (…, *, state: MyState)")
         if parameter.annotation is inspect.Parameter.empty:
             raise UsageError(f"agent {name_of(fn)}: state needs a type; write state: MyState (a dataclass, or dict)")
-        return cls(_StateAnnotation(fn), parameter.default)
+        annotation = _StateAnnotation(fn)
+        annotation.check_if_known()
+        return cls(annotation, parameter.default)
 
     @property
     def type(self) -> Any:
@@ -126,7 +129,22 @@ class _StateAnnotation:
         self.fn = fn
 
     def resolve(self) -> Any:
-        return param_annotation(self.fn, STATE)
+        found = param_annotation(self.fn, STATE)
+        if not can_change(found):
+            raise UsageError(
+                f"agent {name_of(self.fn)}: its state is {getattr(found, '__name__', found)}, which cannot be changed "
+                "in place, so it would be saved as it began; declare a dataclass, a Struct or a model that is not "
+                "frozen, a dict or a list"
+            )
+        return found
+
+    def check_if_known(self) -> None:
+        """Refuse a type that is of no use, if it can be looked at already."""
+        try:
+            param_annotation(self.fn, STATE)
+        except UsageError:
+            return
+        self.resolve()
 
 
 def _without_again(annotation: Any) -> Any:

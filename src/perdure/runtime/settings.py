@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from perdure.core.limits import CLEAN_UP_S, DURATION_S_MAX, LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
@@ -57,6 +58,7 @@ class WorkerSettings:
 
 def worker_settings(**given: Any) -> WorkerSettings:
     """Settings from arguments that are not None, else from `PERDURE_…`, else the defaults."""
+    _check_known(given)
     values = {name: value for name, value in given.items() if value is not None}
     values.setdefault("concurrency", _number("PERDURE_CONCURRENCY", int, CONCURRENCY))
     values.setdefault("lease_s", _number("PERDURE_LEASE_S", float, LEASE_S))
@@ -69,6 +71,15 @@ def worker_settings(**given: Any) -> WorkerSettings:
         raise UsageError(f'queues is {shown(queues)}; give a list of names, such as ["default"]')
     values["queues"] = tuple(queues)
     return WorkerSettings(**values)
+
+
+def _check_known(given: Iterable[str]) -> None:
+    known = [field.name for field in fields(WorkerSettings)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UsageError(f"a worker has no setting {shown(name)}{guess}; there are: {', '.join(known)}")
 
 
 def deployment_name(given: str | None = None) -> str:

@@ -6,6 +6,7 @@ one into the run or into the error that it is.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -178,6 +179,14 @@ def registered(
 ) -> Agent[..., Any]:  # fmt: skip
     """The agent that is meant, by itself or by name; `UnknownAgent`, with the remedy, where there is none."""
     name = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    if inspect.iscoroutine(agent):
+        agent.close()
+        called = "agent" if agent.__name__ == "__call__" else agent.__name__
+        raise UnknownAgent(
+            f"{called}(...) was called, and what that returns is no agent; give the agent itself, and then its "
+            f"arguments: ({called}, ...)",
+            agent=called,
+        )
     if isinstance(agent, Step):
         step = name_of(agent.fn)
         raise UnknownAgent(f"{step} is a step, not an agent: call it directly, `await {step}(...)`", agent=step)

@@ -6,13 +6,16 @@ A driver is imported when its address is first used, so that a program on SQLite
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any, Final
 
+from perdure.core.shown import shown
 from perdure.errors import UsageError
 from perdure.store.protocol import Hint, Store
 
-__all__ = ["Hint", "Store", "open_url"]
+__all__ = ["Hint", "Store", "open_url", "store_at"]
 
 FORMS: Final = (
     ("sqlite", "sqlite:///runs.db (a path from here) or sqlite:////var/lib/runs.db (from the root)"),
@@ -42,6 +45,22 @@ def open_url(url: str) -> Store:
             return _postgres(url)
         case _:
             raise _unknown(url)
+
+
+def store_at(where: str | PathLike[str] | Store) -> tuple[str, Store]:
+    """The address and the store that somebody means, by its address, by the path of a SQLite file, or by itself."""
+    if isinstance(where, PathLike):
+        from urllib.parse import quote
+
+        where = f"sqlite:///{quote(os.fsdecode(where))}"
+    if isinstance(where, str):
+        return where, open_url(where)
+    if not isinstance(getattr(where, "url", None), str) or not hasattr(where, "clone"):
+        raise UsageError(
+            f"{shown(where)} is no store; give an address, such as 'sqlite:///runs.db', the path of a SQLite file, or "
+            "a Store"
+        )
+    return where.url, where
 
 
 def _memory(name: str) -> Store:
@@ -96,13 +115,13 @@ def _postgres(url: str) -> Store:
 def _unknown(url: str) -> UsageError:
     """An error that lists the valid forms and, for a slip of the pen, the nearest. Never shows a password."""
     scheme = url.partition(":")[0] if ":" in url else ""
-    shown = f"{scheme}:…" if scheme else url
+    public = f"{scheme}:…" if scheme else url
     names = [name for name, _ in FORMS]
     guess = f" Did you mean {_ALIASES[scheme.lower()]}://?" if scheme.lower() in _ALIASES else ""
     if not guess and (near := difflib.get_close_matches(scheme.lower(), names, n=1)):
         guess = f" Did you mean {near[0]}://?"
     forms = "".join(f"\n  {form};" for _, form in FORMS).rstrip(";")
-    return UsageError(f"{shown!r} is no address of a store.{guess} An address is one of:{forms}.", url=shown)
+    return UsageError(f"{public!r} is no address of a store.{guess} An address is one of:{forms}.", url=public)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
