@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import App, DidNotHappen, RunFailed, UsageError, telemetry
-from perdure.testing import crash_before, rehearse
+from perdure.testing import crash_before, fail_step, rehearse
 
 
 def charge(customer: str, cents: int = 100, *, currency: str = "EUR") -> str:
@@ -152,3 +152,33 @@ def test_a_verify_that_breaks_is_in_the_log() -> None:
     finally:
         deaf()
     assert [(each["key"], each["error"]) for each in told] == [("charge", "LookupError: no such page")] * 2
+
+
+@pytest.mark.parametrize("crashes", [0, 2])
+def test_what_a_verify_could_not_tell_is_in_the_ledger(crashes: int) -> None:
+    app = App("note", store="memory://note")
+
+    def look_up(key: str, args: dict[str, Any]) -> DidNotHappen:
+        raise LookupError("no such page")
+
+    paid = perdure.effect(charge, verify=look_up)
+
+    @app.agent
+    async def agent() -> str:
+        return await paid("ann")
+
+    with rehearse(app, fail_step("charge", TimeoutError("too late"))) as stage:
+        handle = stage.start(agent)
+        stage.advance("1h")
+        for _ in range(crashes):
+            stage.crash()
+            stage.advance("1h")
+        (row,) = stage.effects("unknown")
+        assert row.note == (
+            "TimeoutError: too late; its provider was asked and cannot tell (LookupError: no such page)"
+        )
+        stage.answer("effect:charge", {"happened": True, "result": "seen"})
+        assert stage.play(handle.result) == "seen"
+        (row,) = stage.effects()
+        shown = stage.play(lambda: app.effect_info(row.id))
+        assert [each.note for each in shown.events if "cannot tell" in (each.note or "")] != []

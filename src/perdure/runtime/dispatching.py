@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 UNRECORDABLE: Final = "it was done, and what it returned cannot be recorded"
 
+CANNOT_TELL: Final = "; its provider was asked and cannot tell ("
+"""In an unknown effect's note, between why it is unknown and what its `verify` has said, or raised."""
+
 Outcome = tuple[Any]
 """The value that an effect has in the agent. (Its failure is raised.)"""
 
@@ -129,7 +132,7 @@ class Dispatch:
             self._note_unknown()
             await self._count(self._error())
         elif self.unknown:
-            self.why = row.note or self.why
+            self.why = (row.note or self.why).partition(CANNOT_TELL)[0]  # it is asked again
         return None
 
     def _hold(self, detail: str) -> None:
@@ -373,7 +376,8 @@ class Dispatch:
                 return await self._happened(verdict.result, note="its provider was asked")
             if isinstance(verdict, DidNotHappen):
                 return await self._absent("its provider says so", None)
-            why = f"{why}; its provider was asked and cannot tell ({verdict.why})"
+            why += f"{CANNOT_TELL}{verdict.why})"
+            self.at.submit(self._settled(EffectState.UNKNOWN, None, note=printable(why, NOTE_CHARS)))
         if plan.on_unknown == "retry" and self.tries < self.effect.settings.retry.attempts:
             await pause(self.at, self.key, self.tries, self.pause_s)
             return None

@@ -146,8 +146,8 @@ def _settle(change: SettleEffect, before: Entry | None, worker: int, *, now: int
     """What became of it; nothing where this claim has said so before, whatever has come of it since."""
     if before is None:
         return reasons.no_such_effect(effect_id(change.effect))
-    said = change.fence, change.state, change.attempt
-    if any((event.fence, event.state, event.attempt) == said for event in before.events):
+    said = change.fence, change.state, change.attempt, change.note
+    if any((event.fence, event.state, event.attempt, event.note) == said for event in before.events):
         return None
     row, undo = before.row, change.state in _COMPENSATION
     attempt = _attempt(row, undo=undo)

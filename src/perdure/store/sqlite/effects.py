@@ -19,8 +19,8 @@ from perdure.store.sqlite.transaction import Transaction, encode
 UNDO_STATES: Final = frozenset({EffectState.UNDOING, EffectState.UNDONE, EffectState.UNDO_FAILED})
 """What is said of an undo, whose tries are counted by themselves."""
 
-Mark = tuple[int, int, EffectState, int]
-"""A write to an effect by a worker: the effect, the fence, the state, and the attempt of which it was said."""
+Mark = tuple[int, int, EffectState, int, str | None]
+"""A write to an effect by a worker: the effect, the fence, the state, the attempt of which it was said, the note."""
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -70,8 +70,8 @@ class Effects:
         effects = sorted({each.effect for each in settles})
         self.read(effects)
         values = {"ids": encode(effects), "fences": encode(sorted({each.fence for each in settles}))}
-        for effect, fence, state, attempt in self.tx.array("written_of_effects", **values):
-            self.written.add((effect, fence, EffectState(state), attempt))
+        for effect, fence, state, attempt, note in self.tx.array("written_of_effects", **values):
+            self.written.add((effect, fence, EffectState(state), attempt, note))
 
     def read(self, effects: Sequence[int]) -> None:
         """Bring along what is there of these."""
@@ -109,7 +109,7 @@ class Effects:
     def _is_written(self, change: IntendEffect | SettleEffect, entry: Entry) -> bool:
         """Whether this claim has said so before, whatever has come since."""
         if isinstance(change, SettleEffect):
-            return (entry.id, change.fence, change.state, change.attempt) in self.written
+            return (entry.id, change.fence, change.state, change.attempt, change.note) in self.written
         return entry.fence == change.fence and entry.attempt_of(_intended(change)) >= change.attempt
 
     def intend(self, change: IntendEffect) -> bool:
@@ -159,7 +159,7 @@ class Effects:
         worker = None if fence is None else self.worker
         self.events.append((entry.id, entry.rev, self.tx.now, entry.state, attempt, worker, fence, by, note))
         if fence is not None:
-            self.written.add((entry.id, fence, entry.state, attempt))
+            self.written.add((entry.id, fence, entry.state, attempt, note))
 
     def write(self) -> None:
         """The rows of what has changed."""

@@ -232,6 +232,20 @@ class Acting(Harness):
         assert (await bench.steps(claimed.run)).keys() == {state.value for state in found_out}
 
     @scenario
+    async def test_more_may_be_said_of_what_is_unknown(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        effect = await bench.intended(worker, claimed, "e")
+        first = settle(claimed, effect, UNKNOWN, note="it took too long")
+        second = settle(claimed, effect, UNKNOWN, note="it took too long, and its provider cannot tell")
+        await bench.commit(worker, first)
+
+        await bench.commit(worker, second)
+        await bench.commit(worker, first, second)  # an answer was lost, and they are sent again
+
+        assert (await bench.effect(effect)).note == second.note
+        assert [event.note for event in await bench.store.effect_events(effect)] == [None, first.note, second.note]
+
+    @scenario
     async def test_an_unknown_effect_may_be_the_failure_of_its_step(self, bench: Bench) -> None:
         worker, claimed = await bench.begin("t")
         effect = await bench.intended(worker, claimed, "e")

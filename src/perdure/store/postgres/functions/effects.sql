@@ -83,7 +83,7 @@ begin
   into unfit, keys, states, attempts
   from perdure.unfit_effects(
     v_own, i_run, i_fence, i_super_step, i_key, i_effect, i_attempt, i_undo, i_position,
-    s_run, s_fence, s_effect, s_attempt, s_state, s_super_step, s_key, s_position
+    s_run, s_fence, s_effect, s_attempt, s_state, s_note, s_super_step, s_key, s_position
   ) as u;
   if unfit is not null then
     return;
@@ -133,8 +133,8 @@ create or replace function perdure.unfit_effects(
   p_own bigint[],
   i_run bigint[], i_fence bigint[], i_super_step integer[], i_key text[], i_effect bigint[], i_attempt integer[],
   i_undo boolean[], i_position integer[],
-  s_run bigint[], s_fence bigint[], s_effect bigint[], s_attempt integer[], s_state text[], s_super_step integer[],
-  s_key text[], s_position integer[]
+  s_run bigint[], s_fence bigint[], s_effect bigint[], s_attempt integer[], s_state text[], s_note text[],
+  s_super_step integer[], s_key text[], s_position integer[]
 ) returns table ("position" integer, key text, state text, attempt integer)
 language plpgsql volatile
 as $$
@@ -159,11 +159,11 @@ begin
   select
     s.position, e.key, e.state,
     case when s.state in ('undone', 'undo_failed') then e.undo_attempt else e.attempt end
-  from unnest(s_run, s_fence, s_effect, s_attempt, s_state, s_super_step, s_key, s_position)
-    as s (run, fence, effect, attempt, state, super_step, key, position)
+  from unnest(s_run, s_fence, s_effect, s_attempt, s_state, s_note, s_super_step, s_key, s_position)
+    as s (run, fence, effect, attempt, state, note, super_step, key, position)
   left join perdure.effects e on e.id = s.effect and e.run = s.run
   where s.run = any (p_own)
-    and perdure.says_news(e.id, s.fence, s.attempt, s.state) is null
+    and perdure.says_news(e.id, s.fence, s.attempt, s.state, s.note) is null
     and not exists (
       select from perdure.checkpoints c where c.run = s.run and c.super_step = s.super_step and c.key = s.key offset 0
     );
@@ -172,8 +172,9 @@ $$;
 
 -- Whether this outcome changes the row of its effect; null where the row does not allow it. False is said of one that
 -- this fence has written before, whatever has come of it since: that is a batch sent again.
-create or replace function perdure.says_news(p_effect bigint, p_fence bigint, p_attempt integer, p_state text)
-returns boolean
+create or replace function perdure.says_news(
+  p_effect bigint, p_fence bigint, p_attempt integer, p_state text, p_note text
+) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -184,7 +185,8 @@ begin
   where v.effect = p_effect
     and v.fence = p_fence
     and v.attempt = p_attempt
-    and v.state = p_state;
+    and v.state = p_state
+    and v.note is not distinct from p_note;
   if found then
     return false;
   end if;
@@ -270,7 +272,7 @@ begin
     from unnest(s_fence, s_effect, s_attempt, s_state, s_outcome, s_note, s_by)
       as s (fence, effect, attempt, state, outcome, note, by)
     where e.id = s.effect
-      and perdure.says_news(s.effect, s.fence, s.attempt, s.state)
+      and perdure.says_news(s.effect, s.fence, s.attempt, s.state, s.note)
     returning e.id, e.rev, e.state, e.note, e.by, s.attempt, s.fence
   )
   insert into perdure.effect_events (effect, at, worker, fence, rev, attempt, state, note, by)

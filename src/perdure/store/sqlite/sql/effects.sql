@@ -20,8 +20,8 @@ from perdure.effects e
 where e.id = any(:ids)
 
 -- name: written_of_effects
--- Which of these were written of effects before: effect, fence, state and attempt, as a JSON array.
-select json_group_array(json_array(v.effect, v.fence, v.state, v.attempt))
+-- Which of these were written of effects before: effect, fence, state, attempt and note, as a JSON array.
+select json_group_array(json_array(v.effect, v.fence, v.state, v.attempt, v.note))
 from perdure.effect_events v
 where v.effect = any(:ids)
   and v.fence = any(:fences)
