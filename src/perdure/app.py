@@ -191,6 +191,7 @@ class App(Correspondence, Ledgers):
         `start`: each starts a run of this agent, with what came as its argument, or with `args` of it; `thread_id` and
         `tenant`, functions too, say where. `send_to`: or each is a message to the thread that this names.
         """
+        check_name("a source's name", name)
         if name in self.sources:
             raise UsageError(f"app {self.name} has a source {name!r} already; give this one another name")
         agent = None if start is None else self.find_agent(start)

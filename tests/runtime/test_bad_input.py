@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -349,5 +350,82 @@ def test_a_deadline_at_an_end_of_time_can_be_looked_at(hours: int) -> None:
                 deadline_at = (await handle.status()).deadline_at
                 assert deadline_at is not None
                 assert abs(deadline_at.replace(tzinfo=None) - extreme) <= timedelta(hours=14)
+
+    asyncio.run(main())
+
+
+LONG = "x" * 5_000
+
+
+async def _plain(tx: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: perdure.step(_plain, retry=LONG),  # type: ignore[call-overload]
+        lambda app: perdure.step(_plain, estimate=LONG),  # type: ignore[call-overload]
+        lambda app: perdure.step(_plain, durability=LONG),  # type: ignore[call-overload]
+        lambda app: perdure.step(LONG),  # type: ignore[call-overload]
+        lambda app: perdure.step(_plain, cpu=LONG),  # type: ignore[call-overload]
+        lambda app: perdure.transaction(LONG),  # type: ignore[call-overload]
+        lambda app: perdure.effect(on_unknown=LONG)(_plain),  # type: ignore[call-overload]
+        lambda app: perdure.effect(verify=LONG)(_plain),  # type: ignore[call-overload]
+        lambda app: perdure.effect(undo=LONG)(_plain),  # type: ignore[call-overload]
+        lambda app: perdure.Retry(retry_on=LONG),
+        lambda app: perdure.Retry(final=LONG),
+        lambda app: perdure.Retry(attempts=LONG),
+        lambda app: app.source("s", LONG, start="agent"),
+        lambda app: app.effect_info(LONG),
+        lambda app: app.resolve_effect("e1", happened=LONG),
+        lambda app: app.effects(state=LONG),
+        lambda app: app.effects(undoable=LONG),
+        lambda app: app.usage(by="run", since=LONG),
+        lambda app: app.set_budget("tenant:t", None, if_rev=LONG),
+    ],
+)
+def test_a_message_about_a_long_value_is_short(call: Any) -> None:
+    _refuse(call, most=700)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: app.source([], Nothing(), start="agent"),
+        lambda app: app.source({}, Nothing(), start="agent"),
+        lambda app: app.source(Decimal("sNaN"), Nothing(), start="agent"),
+        lambda app: app.resolve_effect("e1", happened=Decimal("sNaN")),
+        lambda app: app.resolve_effect("e1", undone=Decimal("sNaN")),
+        lambda app: app.set_budget("tenant:t", perdure.Budget(usd=1), if_rev=Decimal("sNaN")),
+        lambda app: app.set_budget("tenant:t", perdure.Budget(usd=1), if_rev=True),
+        lambda app: app.set_budget("tenant:t", perdure.Budget(usd=1), if_rev=2**40),
+    ],
+)
+def test_what_is_of_no_use_as_a_name_an_answer_or_a_number_is_told_so(call: Any) -> None:
+    _refuse(call)
+
+
+class Nothing(perdure.Source):
+    """Nothing comes."""
+
+    async def receive(self) -> Any:
+        return
+        yield
+
+
+def _refuse(call: Any, *, most: int = 2_000) -> None:
+    app = fresh_app()
+
+    @app.agent
+    async def agent() -> None: ...
+
+    async def main() -> None:
+        async with app:
+            await app.set_budget("tenant:t", perdure.Budget(usd=2))
+            with pytest.raises(UsageError) as refused:
+                made = call(app)
+                await made
+            assert len(str(refused.value)) <= most
+            assert (await app.budget_info("tenant:t")).rev == 1
 
     asyncio.run(main())

@@ -89,6 +89,8 @@ async def set_budget(
     known = budget_called(name)
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"a budget is set to a perdure.Budget, such as Budget(usd=20), not to {shown(budget)}")
+    if if_rev is not None and (isinstance(if_rev, bool) or not isinstance(if_rev, int) or not 0 <= if_rev <= REV_MAX):
+        raise UsageError(f"if_rev is {shown(if_rev)}; give the `rev` that a BudgetInfo had, or leave it out")
     who = None if by is None else check_name("by", by)
     if known.startswith(_RUN) and await _row(client.store, known) is None:
         raise _without_own(client, known)
@@ -141,6 +143,9 @@ def _without_own(client: Client, name: str) -> NotFound:
         "app.start, or --budget). Set the one of its agent or its tenant", name=name,
     )  # fmt: skip
 
+
+REV_MAX: Final = 2**31 - 1
+"""As far as a database counts how often one was set."""
 
 _RUN: Final = "run:"
 """How the name of a run's own begins."""

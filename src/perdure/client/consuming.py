@@ -50,7 +50,7 @@ class Intake:
         if ":" in check_name("a source's name", self.name):
             raise UsageError(f"a source's name has no colon, as {self.name!r} has: one stands between it and an id")
         if not isinstance(self.source, Source):
-            raise UsageError(f"{self.source!r} is no perdure.Source; give one, or a subclass of your own")
+            raise UsageError(f"{shown(self.source)} is no perdure.Source; give one, or a subclass of your own")
         if (self.start is None) == (self.send_to is None):
             raise UsageError(
                 f"source {self.name!r} starts runs (start=agent) or sends messages (send_to=...): give one"
@@ -65,7 +65,7 @@ class Intake:
         for what in ("send_to", "args", "thread_id", "tenant"):
             given = getattr(self, what)
             if given is not None and not callable(given):
-                raise UsageError(f"{what} of source {self.name!r} is {given!r}; give a function of what comes")
+                raise UsageError(f"{what} of source {self.name!r} is {shown(given)}; give a function of what comes")
         if self.send_to is not None and (self.args or self.thread_id or self.tenant):
             raise UsageError(f"source {self.name!r} sends messages: args, thread_id and tenant are for starts")
 

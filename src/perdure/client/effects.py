@@ -33,6 +33,7 @@ from perdure.core.records import (
     run_id,
     worker_id,
 )
+from perdure.core.shown import shown as in_short
 from perdure.core.snapshot import spill
 from perdure.core.states import TERMINAL
 from perdure.core.verdicts import DidNotHappen, Happened, answer_of
@@ -118,7 +119,7 @@ def effect_filter(
 ) -> EffectFilter:  # fmt: skip
     """Which effects to list; a name that nothing can have is refused."""
     if undoable is not None and not isinstance(undoable, bool):
-        raise UsageError(f"undoable is {undoable!r}; it is True, False or None")
+        raise UsageError(f"undoable is {in_short(undoable)}; it is True, False or None")
     return EffectFilter(
         state=None if state is None else _state(state),
         run=None if run_id is None else run_number(run_id),
@@ -147,7 +148,9 @@ def effect_number(name: object) -> int:
     """The number behind an effect's id."""
     number = parse_id("e", name) if isinstance(name, str) else None
     if number is None:
-        raise UsageError(f"{name!r} is not an effect's id; they look like e42 (`perdure effects list` shows them)")
+        raise UsageError(
+            f"{in_short(name)} is not an effect's id; they look like e42 (`perdure effects list` shows them)"
+        )
     return number
 
 
@@ -168,10 +171,10 @@ class Finding:
 
 def finding(*, happened: bool | None, undone: bool, result: Any, by: str | None, note: str | None) -> Finding:
     """What is said, checked."""
-    if undone not in (True, False) or happened not in (True, False, None):
-        raise UsageError(
-            f"happened is {happened!r} and undone is {undone!r}; give happened=True or False, or undone=True"
-        )
+    said: tuple[object, ...] = (undone, False if happened is None else happened)
+    if not all(isinstance(each, bool) for each in said):
+        given = f"happened is {in_short(happened)} and undone is {in_short(undone)}"
+        raise UsageError(f"{given}; give happened=True or False, or undone=True")
     if undone == (happened is not None):
         both = "both were given" if undone else "neither was given"
         raise UsageError(f"say happened=True (with its result=), happened=False, or undone=True of its undo; {both}")
@@ -382,7 +385,7 @@ def _named(row: Effect) -> str:
 
 def _note(text: object) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"note is {text!r}; say in a few words how it was found out, or leave it out")
+        raise UsageError(f"note is {in_short(text)}; say in a few words how it was found out, or leave it out")
     return printable(text, REASON_CHARS_MAX)
 
 
@@ -390,4 +393,4 @@ def _state(text: str) -> EffectState:
     try:
         return EffectState(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a state of an effect; they are: {', '.join(EffectState)}") from None
+        raise UsageError(f"{in_short(text)} is not a state of an effect; they are: {', '.join(EffectState)}") from None

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeGuard
 
 from perdure.core.durations import Duration, seconds
 from perdure.core.limits import ATTEMPTS_DEFAULT, RETRY_AFTER_S_MAX
+from perdure.core.shown import shown
 from perdure.core.transience import is_transient, retry_after_s
 from perdure.errors import UsageError
 
@@ -40,15 +41,19 @@ class Retry:
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
-            raise UsageError(f"attempts is {self.attempts!r}; it counts the first try, so it is a number from 1 on.")
+            raise UsageError(
+                f"attempts is {shown(self.attempts)}; it counts the first try, so it is a number from 1 on."
+            )
         if not _is_number(self.factor) or not 1 <= self.factor <= FACTOR_MAX:
-            raise UsageError(f"factor is {self.factor!r}; it must be from 1 to {FACTOR_MAX}.")
+            raise UsageError(f"factor is {shown(self.factor)}; it must be from 1 to {FACTOR_MAX}.")
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise UsageError(f"jitter is {self.jitter!r}; it is a share of the delay, from 0 to 1.")
+            raise UsageError(f"jitter is {shown(self.jitter)}; it is a share of the delay, from 0 to 1.")
         if not (_are_errors(self.retry_on) or _is_function(self.retry_on)):
-            raise UsageError(f"retry_on is {self.retry_on!r}; give exception classes, or a function of the exception.")
+            raise UsageError(
+                f"retry_on is {shown(self.retry_on)}; give exception classes, or a function of the exception."
+            )
         if not _are_errors(self.final):
-            raise UsageError(f"final is {self.final!r}; give an exception class or a tuple of them.")
+            raise UsageError(f"final is {shown(self.final)}; give an exception class or a tuple of them.")
         object.__setattr__(self, "delay_s", seconds(self.delay_s, what="a delay"))
         object.__setattr__(self, "max_delay_s", seconds(self.max_delay_s, what="a delay"))
 

@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.core.codec import Codec, codec_for, too_large
 from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.shown import shown
 from perdure.errors import NotSerializable, PayloadTooLarge, UsageError
 
 _Kind = inspect._ParameterKind
@@ -52,7 +53,7 @@ class Signature:
         try:
             whole = inspect.signature(fn)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"{fn!r} has no signature that Python can see: wrap it in a function.") from error
+            raise UsageError(f"{shown(fn)} has no signature that Python can see: wrap it in a function.") from error
         params = [param for param in whole.parameters.values() if param.name not in skip]
         return cls(fn, name=function_name(fn), signature=whole.replace(parameters=params))
 

@@ -49,7 +49,7 @@ def _parsed(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{shown(text)} is not a time: {error}. {_REMEDY}") from None
+        raise UsageError(f"{shown(text)} is not a time: {error!s:.200}. {_REMEDY}") from None
 
 
 def _zone(name: str) -> tzinfo:
@@ -59,8 +59,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
         raise UsageError(
-            f"tz={shown(name)} is not the name of a time zone here ({error}); they look like 'Europe/Berlin', and come "
-            "with the system or with the package tzdata"
+            f"tz={shown(name)} is not the name of a time zone here ({error!s:.200}); they look like 'Europe/Berlin', "
+            "and come with the system or with the package tzdata"
         ) from None
 
 

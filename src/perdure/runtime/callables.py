@@ -19,6 +19,7 @@ from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Literal
 
 from perdure.core.errors import one_line
+from perdure.core.shown import shown
 from perdure.errors import Unwind, UsageError
 from perdure.runtime.body_threads import BodyThreads
 
@@ -41,7 +42,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 def cpu_of(fn: Callable[..., Any], cpu: str | None) -> Cpu:
     """Where the function runs. `cpu` is what the user asked for: None, "thread" or "process"."""
     if cpu not in (None, "thread", "process"):
-        raise UsageError(f'cpu={cpu!r} is neither "thread" nor "process"')
+        raise UsageError(f'cpu={shown(cpu)} is neither "thread" nor "process"')
     if is_async(fn):
         if cpu is not None:
             raise UsageError(f"cpu={cpu!r} is for a plain def; {name_of(fn)} is async and runs on the event loop")

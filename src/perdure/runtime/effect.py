@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 from perdure.core.budgets import Cost
 from perdure.core.limits import EFFECT_TIMEOUT_S
 from perdure.core.retry import Retry
+from perdure.core.shown import shown
 from perdure.core.signature import Signature
 from perdure.errors import NotInRun, NotSerializable, UsageError
 from perdure.runtime.callables import Cpu, cpu_of, name_of
@@ -208,16 +209,16 @@ def effect(
             returns=returns, ignore_args=ignore_args, estimate=estimate,
         )  # fmt: skip
     if not callable(fn):
-        raise UsageError(f"effect() takes a function or another callable, not {fn!r}")
+        raise UsageError(f"effect() takes a function or another callable, not {shown(fn)}")
     if isinstance(fn, Step):
         raise UsageError(f"{fn!r} is a step already; make an effect of the plain function")
     if on_unknown not in ("retry", "ask", "fail"):
-        raise UsageError(f'on_unknown is {on_unknown!r}; it is "retry", "ask" or "fail" (or give verify=function)')
+        raise UsageError(f'on_unknown is {shown(on_unknown)}; it is "retry", "ask" or "fail" (or give verify=function)')
     for what, given in (("verify", verify), ("undo", undo)):
         if given is not None and not callable(given):
-            raise UsageError(f"{what} is {given!r}; give a function")
+            raise UsageError(f"{what} is {shown(given)}; give a function")
         if isinstance(given, Effect):
-            raise UsageError(f"{what} is {given!r}, and it is dispatched by itself; give the plain function")
+            raise UsageError(f"{what} is {shown(given)}, and it is dispatched by itself; give the plain function")
     if undo is not None:
         check_undo(fn, undo)
     if verify is not None:

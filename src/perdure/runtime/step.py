@@ -17,6 +17,7 @@ from perdure.core.codec import Codec, codec_for
 from perdure.core.durations import seconds
 from perdure.core.limits import KEY_CHARS_MAX, STEP_TIMEOUT_S
 from perdure.core.retry import Retry
+from perdure.core.shown import shown
 from perdure.core.signature import return_annotation
 from perdure.errors import UsageError
 from perdure.runtime.callables import Cpu, Pools, cpu_of, invoke, name_of
@@ -224,7 +225,7 @@ def step(
             estimate=estimate,
         )
     if not callable(fn):
-        raise UsageError(f"step() takes a function or another callable, not {fn!r}")
+        raise UsageError(f"step() takes a function or another callable, not {shown(fn)}")
     if isinstance(fn, Step):
         raise UsageError(f"{fn!r} is a step already; use .options(...) to change its settings")
     settings = StepOptions(
@@ -254,7 +255,7 @@ def as_retry(retry: Retry | int) -> Retry:
         return retry
     if isinstance(retry, int) and not isinstance(retry, bool):
         return Retry(attempts=retry)
-    raise UsageError(f"retry is {retry!r}; give a perdure.Retry(...) or a number of attempts")
+    raise UsageError(f"retry is {shown(retry)}; give a perdure.Retry(...) or a number of attempts")
 
 
 def timeout_s(timeout: float | str | timedelta | None) -> float | None:
@@ -273,11 +274,11 @@ def check_estimate(estimate: object) -> Amounts:
         return ONE_TRY
     if isinstance(estimate, Cost):
         return amounts_of(estimate)
-    raise UsageError(f"estimate is {estimate!r}; give a perdure.Cost(usd=..., tokens=...)")
+    raise UsageError(f"estimate is {shown(estimate)}; give a perdure.Cost(usd=..., tokens=...)")
 
 
 def check_durability(durability: object) -> Durability:
     """The mode, if it is one."""
     if durability in ("async", "sync"):
         return durability
-    raise UsageError(f'durability={durability!r} is neither "async" nor "sync"')
+    raise UsageError(f'durability={shown(durability)} is neither "async" nor "sync"')
