@@ -18,7 +18,8 @@ from perdure.errors import StoreError, StoreUnavailable, UsageError
 from perdure.store.protocol import Transaction
 from perdure.store.sqlite import SQLiteStore, transact
 from perdure.testing.conformance import Bench, Harness, scenario
-from perdure.testing.conformance.harness import LEASE_S, step
+from perdure.testing.conformance.harness import LEASE_S, PATIENCE_S, step
+from perdure.testing.conformance.transacting import ENDLESS
 from tests.store.test_sqlite import OnFiles
 from tests.store.test_sqlite_waiting import rows
 
@@ -340,6 +341,62 @@ class TestTransactionsInAFile(OnFiles, Harness):
             await task
 
         assert await transacted(bench, worker, claimed, add) == CommitOutcome()
+        assert await accounts(bench) == {"a": 1}
+
+    @scenario
+    async def test_what_only_reads_is_broken_off_and_the_transaction_goes_on(self, bench: Bench) -> None:
+        await open_accounts(bench)
+        worker, claimed = await bench.begin()
+
+        async def give_up(tx: Transaction) -> None:
+            await add(tx)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await tx.fetch_value(f"{ENDLESS} select max(i) from n")
+            assert await tx.fetch_value("select amount from accounts") == 1
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await transacted(bench, worker, claimed, give_up) == CommitOutcome()
+
+        assert await accounts(bench) == {"a": 1}
+
+    @scenario
+    async def test_what_writes_is_broken_off_with_all_that_was_written(self, bench: Bench) -> None:
+        await open_accounts(bench)
+        worker, claimed = await bench.begin()
+
+        async def give_up(tx: Transaction) -> None:
+            await add(tx)
+            async with asyncio.timeout(0.05):
+                await tx.execute(f"{ENDLESS} insert into accounts select i, i from n")
+
+        async def give_up_and_go_on(tx: Transaction) -> None:
+            with contextlib.suppress(TimeoutError):
+                await give_up(tx)
+
+        for body, error in ((give_up, TimeoutError), (give_up_and_go_on, UsageError)):
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(error):
+                    await transacted(bench, worker, claimed, body)
+            assert await accounts(bench) == {} and await bench.steps(claimed.run) == {}
+
+    @scenario
+    async def test_one_that_was_left_before_its_turn_is_not_done(self, bench: Bench) -> None:
+        await open_accounts(bench)
+        worker, claimed = await bench.begin()
+
+        async def leave(tx: Transaction) -> None:
+            await add(tx)
+            slow = asyncio.create_task(tx.fetch_value(f"{ENDLESS} select max(i) from n"))
+            late = asyncio.create_task(tx.execute(ADD, "late", 1))
+            await asyncio.sleep(0)
+            late.cancel()
+            slow.cancel()
+            await asyncio.wait([slow, late])
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await transacted(bench, worker, claimed, leave) == CommitOutcome()
+
         assert await accounts(bench) == {"a": 1}
 
     @scenario

@@ -13,6 +13,24 @@ ENDED_BY_ITSELF: Final = (
 )
 """Why a transaction's own end is not taken."""
 
+NOT_THE_ONE: Final = (
+    f"this is not the transaction that was begun, or RESET ALL was said in it, which hides that it is: "
+    f"{ENDED_BY_ITSELF}, and RESET one setting by its name"
+)
+"""The same, where nobody has seen how that came."""
+
+READ_ONLY: Final = (
+    "this transaction was made READ ONLY in its function, and the record of its step could not be written; leave that "
+    "out, or read in a plain step, over a connection of your own"
+)
+"""Why a transaction that only reads is not taken."""
+
+LEFT: Final = (
+    "a statement was broken off, for nobody waited for it any more, and all that the transaction had written is "
+    "undone; let the error end the function (`timeout=` bounds the whole try), and do not go on"
+)
+"""Why a transaction does nothing after a statement of it was cancelled."""
+
 
 def poisoned(strikes: int) -> str:
     """The detail of a run that is held as poison. (Postgres says it in `functions/owners.sql`.)"""

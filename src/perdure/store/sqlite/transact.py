@@ -98,8 +98,9 @@ class Guests:
             desk.breaks_off = True
             if isinstance(error, TimeoutError) and limit.expired():
                 raise desk.too_long() from None
-            if isinstance(error, Exception) and desk.over is not None:  # whatever has become of it in the user's code
-                raise desk.over from error
+            over = None if desk.was_left else desk.over
+            if isinstance(error, Exception) and over is not None:  # whatever has become of it in the user's code
+                raise over from error
             raise
         finally:
             guest.is_over = True
@@ -161,8 +162,20 @@ class Guest:
     async def _do(self, act: Callable[[sqlite3.Connection], T]) -> T:
         if self.is_over:
             raise UsageError(reasons.OVER)
-        answer: T = await self._answer(partial(Desk.act, what=act))
-        return answer
+        statement = Statement(act)
+        try:
+            answer: T = await self._answer(partial(Desk.act, statement=statement))
+            return answer
+        finally:
+            statement.is_left = True  # nobody waits for it any more, whether it has ended, or begun, or not
+
+
+class Statement:
+    """What a user does on the connection, and whether anybody waits for it."""
+
+    def __init__(self, act: Callable[[sqlite3.Connection], Any]) -> None:
+        self.act = act
+        self.is_left = False
 
 
 def _rows(cursor: sqlite3.Cursor, most: int | None = None) -> list[dict[str, Any]]:
@@ -185,7 +198,10 @@ class Desk(ConnectionRounds):
         """When it has been held for too long, on the machine's own ticks."""
         self._leaves_traces = False
         self.breaks_off = False
-        """Nobody waits for the statement under way any more. (An interrupt might come before that has begun.)"""
+        """Nobody waits for anything of it any more. (An interrupt might come before a statement has begun.)"""
+        self.was_left = False
+        """A statement that wrote was broken off, and SQLite undoes all then."""
+        self._under_way: Statement | None = None
         self.over: StoreError | UsageError | None = None
         """Why it ended before its end, and does nothing any more."""
 
@@ -196,21 +212,25 @@ class Desk(ConnectionRounds):
         """Wait for the lock, and begin. From here on only the store ends the transaction."""
         with self._told_apart():
             self._held.enter_context(self._lock.held())
-            self.breaks_off, self.over, self._leaves_traces = False, None, False
+            self.breaks_off = self.was_left = self._leaves_traces = False
+            self.over = None
             connection = self.connection
             connection.execute("begin immediate")
             self._since = look(Reader(connection), self.database.clock).now
             self._until = time.monotonic() + HELD_S
             connection.set_authorizer(self._authorize)
-            connection.set_progress_handler(lambda: self.breaks_off or self._is_late(), INSTRUCTIONS_A_LOOK)
+            connection.set_progress_handler(self._is_unwanted, INSTRUCTIONS_A_LOOK)
 
-    def act(self, what: Callable[[sqlite3.Connection], T]) -> T:
+    def act(self, statement: Statement) -> Any:
         """Do what the user says. An error is the driver's, unless it is the file's: that ends the transaction."""
         self._see_whether_it_goes_on()
+        self._under_way = statement
         try:
-            return what(self.connection)
+            return None if statement.is_left else statement.act(self.connection)
         except sqlite3.Error as error:
             code = primary_code(error)
+            if code == sqlite3.SQLITE_INTERRUPT and statement.is_left and not self._in_transaction:  # it wrote
+                self.over, self.was_left = UsageError(reasons.LEFT), True
             if code == sqlite3.SQLITE_AUTH:
                 raise UsageError(reasons.ENDED_BY_ITSELF) from error
             if code in SICK:
@@ -219,13 +239,23 @@ class Desk(ConnectionRounds):
                 self.over = told
             raise
         finally:
+            self._under_way = None
             self._see_whether_it_goes_on()
+
+    @property
+    def _in_transaction(self) -> bool:
+        return self._opened is not None and self._opened.in_transaction
+
+    def _is_unwanted(self) -> bool:
+        """Whether the statement under way is to be broken off."""
+        left = self._under_way is not None and self._under_way.is_left
+        return left or self.breaks_off or self._is_late()
 
     def _see_whether_it_goes_on(self) -> None:
         """Raise why it does not. (A conflict may have been solved by `or rollback`, and then it has ended itself.)"""
         if self.over is None and self._is_late():
             self.break_up()
-        if self.over is None and (self._opened is None or not self._opened.in_transaction):
+        if self.over is None and not self._in_transaction:
             self.over = UsageError(reasons.ENDED_BY_ITSELF)
         if self.over is not None:
             raise self.over

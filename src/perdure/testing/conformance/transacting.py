@@ -27,6 +27,9 @@ Work = Callable[[Transaction], Awaitable[AppendCheckpoint]]
 Self = TypeVar("Self", bound=Harness)
 
 
+ENDLESS = "with recursive n (i) as (select 1 union all select i + 1 from n)"
+
+
 class Table:
     """A table of users': who has how much."""
 
@@ -211,6 +214,27 @@ class Transacting(Harness):
 
         assert task.cancelled()
         assert await looked(bench, table) == [] and await bench.steps(claimed.run) == {}
+
+    @with_sql
+    async def test_a_statement_that_nobody_waits_for_any_more_holds_nobody_up(self, bench: Bench, table: Table) -> None:
+        worker, claimed = await bench.begin("t")
+
+        async def gives_up(tx: Transaction) -> AppendCheckpoint:
+            await table.put(tx, "ann", 1)
+            async with asyncio.timeout(0.05):
+                await tx.fetch(f"{ENDLESS} select max(i) from n")
+            return step(claimed, "s")
+
+        late = False
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                await bench.store.transact(worker, place(claimed, "s"), gives_up)
+            except TimeoutError:
+                late = True
+            again = table.putting(step(claimed, "s"))
+            assert late and await bench.store.transact(worker, place(claimed, "s"), again) == CommitOutcome()
+
+        assert await looked(bench, table) == [("ann", 1)]
 
     # -- guarded ---------------------------------------------------------------------------------------------
 
