@@ -140,6 +140,10 @@ class StoreUnavailable(StoreError):
     """The store could not be reached; the call may be repeated."""
 
 
+class TransactionBroken(StoreError, ConnectionError):
+    """The database has ended a transaction before it was committed, and nothing of it was written."""
+
+
 class SchemaOutdated(StoreError):
     """The store's schema is older than this code; `perdure migrate` brings it up to date."""
 

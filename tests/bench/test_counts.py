@@ -14,6 +14,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+import perdure
 from perdure import App
 from perdure.bench.ground import ground_at
 from perdure.bench.growth import bytes_and_load
@@ -146,6 +147,30 @@ def test_a_step_on_postgres_costs_a_small_share_of_a_transaction(queries: Counte
 
     assert 0 < committed / (RUNS * STEPS) < SHARE_MAX
     assert 0 < queries.total() / (RUNS * STEPS) < SHARE_MAX
+
+
+@pytest.mark.postgres
+def test_a_transaction_on_postgres_costs_four_round_trips_besides_its_own(queries: Counter[str]) -> None:
+    app = App("counted", store=postgres.shared().fresh_url())
+
+    @perdure.transaction
+    async def look(tx: perdure.Transaction, number: int) -> int:
+        return cast(int, await tx.fetch_value("select $1::integer", number))
+
+    @app.agent
+    async def agent(count: int) -> None:
+        for number in range(count):
+            await look(number)
+
+    async def main(count: int) -> int:
+        async with app, app.worker():
+            queries.clear()
+            await (await app.start(agent, count)).result()
+            return queries.total()
+
+    few, many = run_loop(main(10)), run_loop(main(110))
+
+    assert 5 <= (many - few) / 100 < 5.5  # beside them others look now and then
 
 
 # -- idle ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from perdure.runtime.callables import Pools
 from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.ids import Ids
+from perdure.runtime.patience import Pace
 from perdure.runtime.reads import Reads
 from perdure.runtime.sinks import Sink
 from perdure.runtime.starts import Starts
@@ -50,3 +51,4 @@ class Host(Protocol):
     starts: Starts
     reads: Reads
     waker: Waker
+    transactions: Pace

@@ -32,7 +32,7 @@ from perdure.runtime.execution import Execution
 from perdure.runtime.group import GroupCommit
 from perdure.runtime.ids import Ids
 from perdure.runtime.keeper import Keeper
-from perdure.runtime.patience import insist, outlast
+from perdure.runtime.patience import Pace, insist, outlast
 from perdure.runtime.reads import Reads
 from perdure.runtime.relay import Relay
 from perdure.runtime.service import first_of
@@ -85,6 +85,7 @@ class Tenure:
         self.ids = Ids(store, outlast)
         self.starts = Starts(store, outlast)
         self.reads = Reads(store)
+        self.transactions = Pace("transactions")
         self._on_ended = on_ended
         self.suspects: set[int] = set()
         """Runs in hand that kept losing their workers, until they have recorded something."""

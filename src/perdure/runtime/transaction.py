@@ -20,6 +20,7 @@ from perdure.core.changes import AppendCheckpoint, CommitOutcome
 from perdure.core.endings import HandedBack, Held, Lost
 from perdure.core.records import HeldReason
 from perdure.core.retry import Retry
+from perdure.core.shown import shown
 from perdure.errors import NotInRun, StoreUnavailable, UsageError
 from perdure.runtime.callables import is_async, name_of
 from perdure.runtime.frames import AgentFrame, StepFrame, frame, outside
@@ -95,15 +96,21 @@ class TransactionStep(Step[P, R]):
                 here.key, digest, here.attempt, payload, failed=False, started_at=started_at, use=use
             )  # fmt: skip
 
-        place = (at.claimed.run, at.number, here.key)
+        run = at.claimed.run
         try:
-            return await at.host.store.transact(at.host.worker, place, work), value
+            outcome = await at.host.store.transact(at.host.worker, (run, at.number, here.key), work)
         except StoreUnavailable as error:
             if error in broke:  # another store's, say, that the body has asked
                 raise
+            await asyncio.sleep(at.host.transactions.failed(run, error))
             at.close(HandedBack())  # if it was written after all, whoever goes on with the run finds it
             at.check()
             raise
+        except Exception:
+            at.host.transactions.succeeded(run)
+            raise
+        at.host.transactions.succeeded(run)
+        return outcome, value
 
     def __repr__(self) -> str:
         return f"<transaction {self.settings.name}>"
@@ -157,7 +164,7 @@ def transaction(
             estimate=estimate,
         )  # fmt: skip
     if not callable(fn) or isinstance(fn, Step):
-        raise UsageError(f"transaction() takes an async function, not {fn!r}")
+        raise UsageError(f"transaction() takes an async function, not {shown(fn)}")
     if not inspect.signature(fn).parameters:
         raise UsageError(
             f"transaction {name_of(fn)} takes no argument; its first one is the transaction itself: "

@@ -6,11 +6,14 @@ moment, and what stands in the way of the record undoes the user's SQL with it.
 
 A connection that is lost before COMMIT was sent has written nothing. One that is lost after it may have: then the store
 waits until nothing of this worker is under way, and looks. Whoever gives up before that leaves a doubt behind, and the
-worker's next commit waits in the same way.
+worker's next commit waits in the same way. Nothing is done again for a connection that was lost: it may have been lost
+for what the function does. Where the database is there all the same, the try has failed (`TransactionBroken`).
 
 The transaction is the store's to begin and to end: a mark in it tells whether the one that is committed is the one that
-was begun. And the session is nobody's: what one has set, locked, prepared or made there beyond its end is undone with
-the same message that ends it, so that the next one finds nothing of it.
+was begun. What the function has set for the transaction (a role, a time limit) ends before the record is written. And
+the session is nobody's: what one has set, locked, prepared or made there beyond its end is undone with the same
+message that ends it, so that the next one finds nothing of it. Where one has undone what the driver had prepared there,
+the next one goes to another session.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import asyncpg
 
 from perdure.core.changes import AppendCheckpoint, CommitOutcome, Place
-from perdure.errors import StoreUnavailable, UsageError
+from perdure.errors import StoreUnavailable, TransactionBroken, UsageError
 from perdure.store import reasons
 from perdure.store.postgres import failures, schema
 from perdure.store.postgres.address import Address
@@ -37,10 +40,12 @@ Work = Callable[[Transaction], Awaitable[AppendCheckpoint]]
 LOST: Final = (
     asyncpg.exceptions.DeadlockDetectedError,
     asyncpg.exceptions.SerializationError,
-    asyncpg.exceptions.InvalidCachedStatementError,
 )
-"""What the database raises where a transaction lost against another one, or the schema has changed under it. (Not that
-a lock was not to be had at once: whoever says `nowait` wants to hear of it.)"""
+"""What the database raises where a transaction lost against another one. (Not that a lock was not to be had at once:
+whoever says `nowait` wants to hear of it.)"""
+
+OUTDATED: Final = (asyncpg.exceptions.InvalidCachedStatementError, asyncpg.exceptions.OutdatedSchemaCacheError)
+"""What the driver raises where the schema has changed under what it keeps of a session."""
 
 SICK: Final = (
     asyncpg.exceptions.InsufficientResourcesError,
@@ -48,6 +53,12 @@ SICK: Final = (
     asyncpg.exceptions.ReadOnlySQLTransactionError,
 )
 """What the database raises where it cannot work now, whatever it is asked: a full disk, or a standby."""
+
+OWN_LIMIT: Final = asyncpg.exceptions.ConfigurationLimitExceededError
+"""One of these that is about what was asked: so much was not to be (`temp_file_limit`)."""
+
+DRIVERS_NAME: Final = "__asyncpg_"
+"""In the names of what the driver has prepared, and not the user."""
 
 COUNTED: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "COPY"})
 """Statements that change rows, by their tags."""
@@ -132,6 +143,24 @@ class _FromWork(Exception):
         self.error = error
 
 
+class _Forgotten(Exception):
+    """What the driver keeps of a session is not so any more, as the user's own error says; another session will do."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _outranks(error: Exception | None) -> bool:
+    """Whether this is no error of the user's code, whatever that makes of it."""
+    return (isinstance(error, (*LOST, *SICK)) and not isinstance(error, OWN_LIMIT)) or _is_forgotten(error)
+
+
+def _is_forgotten(error: Exception | None) -> bool:
+    unknown = asyncpg.exceptions.InvalidSQLStatementNameError
+    return isinstance(error, OUTDATED) or (isinstance(error, unknown) and DRIVERS_NAME in str(error))
+
+
 class _Deed:
     """A transaction that is to be done once, and how far its last try has come."""
 
@@ -139,6 +168,7 @@ class _Deed:
         self, statements: Statements, committer: Committer, worker: int, place: Place, work: Work
     ) -> None:  # fmt: skip
         self._begin = statements["begin_own"].text
+        self._take_over = statements["take_over_own"].text
         self._commit, self._undo = (
             f"{statements[name].text};\n{statements['forget_own'].text}" for name in ("commit_own", "undo_own")
         )
@@ -147,19 +177,25 @@ class _Deed:
         self._place = place
         self._do = work
         self.record: AppendCheckpoint | None = None
+        self.begun = False
         self.committing = False
         """COMMIT was sent, and nothing has come back."""
 
     async def once(self, connection: asyncpg.Connection[Any]) -> CommitOutcome:
         """Do it, in a transaction that the database takes or not."""
-        self.record, self.committing = None, False
+        self.record, self.begun, self.committing = None, False, False
         try:
             await connection.execute(self._begin, timeout=CALL_TIMEOUT_S)
+            self.begun = True
             outcome = await self._write(connection)
             await self._end(connection)
-        except Exception:
+        except Exception as error:
             if not self.committing:
                 await self._roll_back(connection)
+            said = error.error if isinstance(error, _FromWork) else error
+            if _is_forgotten(said):
+                connection.terminate()
+                raise _Forgotten(said) from error
             raise
         except BaseException:  # the run is over for this worker
             connection.terminate()
@@ -172,7 +208,7 @@ class _Deed:
             record = await self._do(transaction)
             await transaction.settle()
         except Exception as error:
-            if isinstance(transaction.error, (*LOST, *SICK)) or connection.is_closed():
+            if _outranks(transaction.error) or connection.is_closed():
                 raise transaction.error or error from error
             raise _FromWork(error) from error
         finally:
@@ -181,22 +217,30 @@ class _Deed:
         self.record = record
         if transaction.has_ended_itself:
             raise _FromWork(UsageError(reasons.ENDED_BY_ITSELF))
+        await self._take(connection, transaction)
+        return await self._committer.file(connection, self._worker, record)
+
+    async def _take(self, connection: asyncpg.Connection[Any], transaction: PostgresTransaction) -> None:
+        """Take it over from the user's code. What is checked only now is that code's own."""
         try:
-            return await self._committer.file(connection, self._worker, record)
+            await connection.execute(self._take_over, timeout=CALL_TIMEOUT_S)
+        except asyncpg.exceptions.InvalidTransactionInitiationError as error:
+            raise _FromWork(UsageError(reasons.NOT_THE_ONE)) from error
         except asyncpg.exceptions.InFailedSQLTransactionError as error:  # by what the user's code did not raise
-            raise _FromWork(transaction.error or error) from error
+            raise _FromWork(transaction.error or UsageError(reasons.LEFT)) from error
+        except asyncpg.PostgresError as error:
+            if _outranks(error) or connection.is_closed():
+                raise
+            raise _FromWork(error) from error
 
     async def _end(self, connection: asyncpg.Connection[Any]) -> None:
         """Commit. What is refused at that was not committed."""
         self.committing = True
         try:
             await connection.execute(self._commit, timeout=CALL_TIMEOUT_S)
-        except (*failures.REFUSED, asyncpg.exceptions.PLPGSQLError) as error:  # the user's, checked at the end
+        except failures.REFUSED as error:
             self.committing = False
             raise _FromWork(error) from error
-        except asyncpg.exceptions.InvalidTransactionInitiationError as error:
-            self.committing = False
-            raise _FromWork(UsageError(reasons.ENDED_BY_ITSELF)) from error
         except failures.REPEATABLE:
             self.committing = False
             raise
@@ -214,6 +258,7 @@ class Transactor:
     """Does users' transactions for workers, on a few lines of its own."""
 
     def __init__(self, address: Address, pool: Pool, committer: Committer) -> None:
+        self._address = address
         self._pool = pool
         self._committer = committer
         self._statements = schema.statements(address.prefix)
@@ -221,23 +266,50 @@ class Transactor:
     async def transact(self, worker: int, place: Place, work: Work) -> CommitOutcome:
         deed = _Deed(self._statements, self._committer, worker, place, work)
         async with self._pool.line() as line:
-            while True:
-                try:
-                    return await self._try(line, deed)
-                except StoreUnavailable as lost:
-                    if isinstance(lost.__cause__, LOST):  # so often that it is the step's to say what becomes of it
-                        raise lost.__cause__ from None
-                    if not deed.committing:
-                        raise
+            try:
+                return await self._try(line, deed)
+            except (_FromWork, _Forgotten) as raised:
+                error = raised.error
+            except StoreUnavailable as lost:
+                if deed.committing:
                     assert deed.record is not None
                     if await self._is_written(line, worker, deed.record):
                         return await self._committer.explain(deed.record, lost)
+                await self._judge(line, deed, lost)
+        raise error
+
+    async def _judge(self, line: Line, deed: _Deed, lost: StoreUnavailable) -> NoReturn:
+        """Raise what it was that has ended a transaction of which nothing is written. It was the store only where that
+        does not work for others either."""
+        cause = lost.__cause__
+        if isinstance(cause, LOST):  # so often that it is the step's to say what becomes of it
+            raise cause from None
+        by_reading = isinstance(cause, asyncpg.exceptions.ReadOnlySQLTransactionError)
+        if not deed.begun or (isinstance(cause, SICK) and not by_reading):
+            raise lost
+        try:
+            works = await line.fetchval(self._statements["takes_writes"].text)
+        except StoreUnavailable:
+            raise lost from cause
+        if not works:
+            raise lost
+        raise (UsageError(reasons.READ_ONLY) if by_reading else self._broken(cause)) from cause
+
+    def _broken(self, cause: BaseException | None) -> TransactionBroken:
+        return TransactionBroken(
+            f"{self._address.public} has ended a transaction before it was committed, and nothing of it was written: "
+            f"{str(cause) or type(cause).__name__}. Where its function takes long, do less in it, or raise the "
+            "database's limits (idle_in_transaction_session_timeout, transaction_timeout); else somebody has ended its "
+            "connection",
+            url=self._address.public,
+        )
 
     async def _try(self, line: Line, deed: _Deed) -> CommitOutcome:
         try:
-            return await line.use(deed.once)
-        except _FromWork as raised:
-            error = raised.error
+            try:
+                return await line.use(deed.once)
+            except _Forgotten:  # what others have left; a session of its own has only what it leaves itself
+                return await line.use(deed.once)
         except (Odd, *failures.REFUSED) as odd:
             assert deed.record is not None
             return await self._committer.explain(deed.record, odd)
@@ -245,7 +317,6 @@ class Transactor:
             if deed.committing:
                 self._committer.doubt()
             raise
-        raise error
 
     async def _is_written(self, line: Line, worker: int, record: AppendCheckpoint) -> bool:
         """Whether the record is there, once nothing of this worker is under way."""

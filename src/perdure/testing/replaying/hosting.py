@@ -18,6 +18,7 @@ from perdure.runtime.deadlines import Deadlines
 from perdure.runtime.group import Batch, GroupCommit
 from perdure.runtime.ids import Ids
 from perdure.runtime.interruption import Cancelled
+from perdure.runtime.patience import Pace
 from perdure.runtime.reads import Reads
 from perdure.runtime.sinks import Sink
 from perdure.runtime.starts import Starts
@@ -131,6 +132,7 @@ class ReplayHost:
     ids: Ids = field(default_factory=lambda: cast(Ids, Nowhere()))
     starts: Starts = field(default_factory=lambda: cast(Starts, Nowhere()))
     reads: Reads = field(default_factory=lambda: cast(Reads, Nowhere()))
+    transactions: Pace = field(default_factory=lambda: Pace("transactions"))
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     billing: str | None = None
 

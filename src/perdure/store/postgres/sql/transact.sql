@@ -3,8 +3,11 @@
 begin;
 set local perdure_step.begun = 'yes'
 
--- name: commit_own
--- Commit a user's transaction, if it is still the one that was begun.
+-- name: take_over_own
+-- Take a user's transaction over from its function, if it is still the one that was begun: what is deferred in it is
+-- checked now, with the rights and settings that it was written with; then none of these stands in the way of the
+-- record.
+set local statement_timeout = default;
 do $$
 begin
   if pg_catalog.current_setting('perdure_step.begun', true) is distinct from 'yes' then
@@ -12,7 +15,26 @@ begin
   end if;
 end
 $$;
+set constraints all immediate;
+set session authorization default;
+reset role;
+set local lock_timeout = default;
+set local idle_in_transaction_session_timeout = default;
+do $$
+begin
+  if pg_catalog.current_setting('transaction_timeout', true) is not null then -- from Postgres 17 on
+    set local transaction_timeout = default;
+  end if;
+end
+$$
+
+-- name: commit_own
+-- Commit a user's transaction.
 commit
+
+-- name: takes_writes
+-- Whether the database takes writes: it is no standby, and nobody has told it to take none.
+select pg_catalog.current_setting('transaction_read_only') = 'off'
 
 -- name: undo_own
 -- Roll a user's transaction back.
