@@ -12,7 +12,7 @@ from perdure import Budget, Cost, Retry, RunCancelled, StepFailed
 from perdure.clock import SystemClock
 from perdure.core.budgets import BudgetFilter, BudgetRow
 from tests.runtime.paying import run
-from tests.runtime.world import fresh_app
+from tests.runtime.world import asked, fresh_app
 
 DOLLAR = 1_000_000_000
 TWICE_MORE = Retry(attempts=3, delay_s=0.01, retry_on=(ValueError,))
@@ -112,5 +112,53 @@ def test_a_body_that_raises_what_is_no_exception_has_failed_and_what_it_used_cou
         assert "OddError: out of here (it is no Exception" in await handle.result(timeout=20)
         row = await budget_of(app, handle)
         assert (row.spent.usd, row.reserved.usd) == (DOLLAR // 4, 0)
+
+    run(app, main)
+
+
+def test_a_branch_that_has_read_a_budget_before_another_set_it_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other's question is answered while it reads: it looks again, and the budget is set once."""
+    app = fresh_app()
+
+    @perdure.step(estimate=Cost(usd=1))
+    async def think(n: int) -> int:
+        perdure.meter("usd", 1)
+        return n
+
+    @app.agent
+    async def agent() -> list[int]:
+        await think(0)
+        return await asyncio.gather(think(1), think(2))
+
+    async def main() -> None:
+        store = (await app._client()).store
+        get, set_budget = type(store).get_budgets, type(store).set_budget
+        held: list[asyncio.Event] = []
+        done: list[int] = []
+
+        async def read_late(self: Any, asked: Any) -> Any:
+            rows = await get(self, asked)
+            if answered.is_set() and rows[0].rev == 1 and not held:
+                held.append(asyncio.Event())
+                await held[0].wait()
+            return rows
+
+        async def counted(self: Any, budget: Any, *args: Any, **named: Any) -> Any:
+            row = await set_budget(self, budget, *args, **named)
+            done.append(row.rev)
+            return row
+
+        answered = asyncio.Event()
+        monkeypatch.setattr(type(store), "get_budgets", read_late)
+        handle = await app.start(agent, budget=Budget(usd=1))
+        question = (await asked(app, handle))["budget"]
+        monkeypatch.setattr(type(store), "set_budget", counted)
+        answered.set()
+        await app.resume(question, {"raise_to": {"usd": 100}})
+        while not done or not held:
+            await asyncio.sleep(0)
+        held[0].set()
+        assert await handle.result(timeout=20) == [1, 2]
+        assert done == [2]
 
     run(app, main)

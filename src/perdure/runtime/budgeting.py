@@ -64,8 +64,11 @@ async def reserve(here: StepFrame, wanted: Amounts) -> None:
     at, key = here.super_step, here.key
     looks = _looks_before(at, key)
     while not await _granted(here, Amounts() if at.cleaning_up is not None else wanted):
+        answers = at.budget_answers
         rows = await outlast("budgets", functools.partial(at.host.store.get_budgets, at.claimed.budgets))
         at.check()
+        if at.budget_answers != answers:
+            continue  # another branch has set one meanwhile; what was read may be older
         spent = next((row for row in rows if lacking(row, wanted, in_flight=False)), None)
         if spent is not None:
             await _ask_once(at, key, spent, wanted)
@@ -104,6 +107,7 @@ async def _ask_once(at: SuperStep, key: str, row: BudgetRow, wanted: Amounts) ->
     else:
         with at.waiting.leading(place):
             await _ask(at, place, key, row, wanted)
+        at.budget_answers += 1
 
 
 async def _ask(at: SuperStep, place: str, key: str, row: BudgetRow, wanted: Amounts) -> None:

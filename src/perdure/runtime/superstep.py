@@ -78,6 +78,8 @@ class SuperStep(Log):
         """The keys of those whose bodies have begun."""
         self.compensated = False
         """Something was undone here: what is on record does not hold any more."""
+        self.budget_answers = 0
+        """Questions about budgets that its steps have seen answered."""
         self.regrets = False
         """Its code has called `compensate`, and that has not come to its end: what it began is to be seen through."""
         self.bodies = Bodies()

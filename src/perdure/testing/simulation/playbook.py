@@ -216,7 +216,10 @@ DELIVERING: Final[dict[str, Role]] = {role.agent.name: role for role in COURIERS
 
 SPENDING: Final[dict[str, Role]] = {role.agent.name: role for role in SPENDERS}
 
-ROLES: Final = WORKING | WAITING | ACTING | DELIVERING | SPENDING
+_CASTS: Final = (WORKING, WAITING, ACTING, DELIVERING, SPENDING)
+
+ROLES: Final[dict[str, Role]] = {name: role for cast in _CASTS for name, role in cast.items()}
+assert len(ROLES) == sum(map(len, _CASTS)), "two agents have one name"
 
 _BOOKING: Final = WAITING["booking"]
 

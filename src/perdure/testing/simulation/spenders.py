@@ -140,7 +140,7 @@ async def racing(label: str, limit_s: float) -> list[str]:
     return seen
 
 
-async def hurried(label: str, width: int) -> int:
+async def flighty(label: str, width: int) -> int:
     """Goes with what comes first, and leaves the others in flight."""
     branches = [asyncio.create_task(hasty(f"{label} {n}")) for n in range(width)]
     done, _ = await asyncio.wait(branches, return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +202,7 @@ SPENDERS: Final = (
     ),
     Role(agent_of(frugal, budget=_NEXT_TO_NOTHING), lambda n: (f"{n}", 1 + n % 4), _of_frugal),
     Role(agent_of(racing), lambda n: (f"{n}", (0.05, 0.4, 2.0)[n % 3]), lambda args, log: None, withdraws=True),
-    Role(agent_of(hurried), lambda n: (f"{n}", 2 + n % 3), lambda args, log: None, withdraws=True),
+    Role(agent_of(flighty), lambda n: (f"{n}", 2 + n % 3), lambda args, log: None, withdraws=True),
     Role(agent_of(shopkeeper), lambda n: (f"{n}", 1 + n % 2), _of_shopkeeper),
     Role(agent_of(dutiful), lambda n: (f"{n}",), lambda args, log: None, cleans_up=True),
 )  # fmt: skip
