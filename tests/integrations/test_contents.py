@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -29,14 +30,25 @@ def test_content_is_json_or_text_or_bytes(content: bytes, data: Any) -> None:
 async def reject() -> None: ...
 
 
-def test_what_nothing_can_be_made_of_is_given_as_that() -> None:
+@pytest.mark.parametrize(
+    ("error", "unfit"),
+    [
+        (KeyError("id"), KeyError),
+        (SystemExit(3), RuntimeError),
+        (asyncio.CancelledError(), ConnectionAbortedError),
+        (GeneratorExit(), RuntimeError),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_given_as_that(error: BaseException, unfit: type[Exception]) -> None:
     def make() -> Incoming:
-        raise KeyError("id")
+        raise error
 
-    given = incoming(make, name="number 7", reject=reject)
+    async def main() -> Incoming:
+        return incoming(make, name="number 7", reject=reject)
 
+    given = asyncio.run(main())
     assert (given.id, given.reject) == ("number 7", reject)
-    assert isinstance(given.unfit, KeyError)
+    assert type(given.unfit) is unfit
 
 
 def test_a_time_out_says_whose_it_was() -> None:

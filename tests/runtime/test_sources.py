@@ -3,71 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import Incoming, MailboxFull, SchemaOutdated, Source, StoreUnavailable, UsageError, telemetry
+from perdure import Incoming, MailboxFull, SchemaOutdated, StoreUnavailable, UsageError
 from tests.runtime.sinking import grows
+from tests.runtime.sourcing import Belt, told
 from tests.runtime.world import fresh_app, working
-
-
-class Belt(Source):
-    """Gives what is put on it; what was neither taken nor rejected is given again when it is asked anew."""
-
-    def __init__(self) -> None:
-        self.left: dict[str, Any] = {}
-        self.news: asyncio.Queue[str] = asyncio.Queue()
-        self.taken: list[str] = []
-        self.rejected: list[str] = []
-        self.given: list[str] = []
-        self.breaks_after: int | None = None
-        self.deaf_times = 0
-        self.closed = 0
-
-    def put(self, id: str, data: Any) -> None:
-        self.left[id] = data
-        self.news.put_nowait(id)
-
-    async def receive(self) -> AsyncIterator[Incoming]:
-        while not self.news.empty():
-            self.news.get_nowait()
-        for id in list(self.left):
-            yield self._item(id)
-            self._break()
-        while True:
-            id = await self.news.get()
-            if id in self.left:
-                yield self._item(id)
-                self._break()
-
-    def _break(self) -> None:
-        if self.breaks_after is not None and len(self.given) >= self.breaks_after:
-            self.breaks_after = None
-            raise ConnectionError("the broker is gone")
-
-    def _item(self, id: str) -> Incoming:
-        self.given.append(id)
-
-        async def ack() -> None:
-            if self.deaf_times:
-                self.deaf_times -= 1
-                raise ConnectionError("nobody hears")
-            self.taken.append(id)
-            self.left.pop(id, None)
-
-        async def reject() -> None:
-            self.rejected.append(id)
-            self.left.pop(id, None)
-
-        data = self.left[id]
-        return Incoming(id, data, {}, ack, reject, unfit=data if isinstance(data, Exception) else None)
-
-    async def close(self) -> None:
-        self.closed += 1
 
 
 def test_each_thing_that_comes_starts_one_run_however_often_it_comes() -> None:
@@ -186,9 +131,15 @@ def test_what_can_never_be_taken_is_rejected_and_the_rest_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [StoreUnavailable("away"), SchemaOutdated("migrate it"), perdure.StoreError("read-only")]
+    "error",
+    [
+        StoreUnavailable("away"),
+        SchemaOutdated("migrate it"),
+        perdure.StoreError("read-only"),
+        asyncio.CancelledError(),
+    ],
 )
-def test_a_store_that_takes_nothing_has_nothing_rejected(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_takes_nothing_has_nothing_rejected(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     app, belt = fresh_app(), Belt()
     done: list[str] = []
     failures = [error] * 3
@@ -314,17 +265,6 @@ def test_a_source_that_gives_something_else_says_so(caplog: pytest.LogCaptureFix
 
     asyncio.run(main())
     assert "a source gives perdure.Incoming" in caplog.text
-
-
-@contextmanager
-def told(*events: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """What is said of these, meanwhile."""
-    heard: list[tuple[str, dict[str, Any]]] = []
-    deaf = telemetry.subscribe(lambda event, fields: heard.append((event, fields)) if event in events else None)
-    try:
-        yield heard
-    finally:
-        deaf()
 
 
 class OddlyError(Exception):

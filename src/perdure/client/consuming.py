@@ -9,7 +9,7 @@ again for as long as it takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ from perdure.core.errors import one_line
 from perdure.core.limits import ID_CHARS_MAX
 from perdure.core.shown import shown
 from perdure.core.transience import is_transient
-from perdure.errors import MailboxFull, PerdureError, StoreError, ThreadBusy, UsageError
+from perdure.errors import MailboxFull, PerdureError, StoreError, StoreUnavailable, ThreadBusy, UsageError
 from perdure.runtime.agent import Agent
-from perdure.runtime.callables import cancelled_from_within, is_async
+from perdure.runtime.callables import cancelled_from_within, shielded
 from perdure.runtime.service import Backoff, Trouble, serve
 from perdure.runtime.settings import check_name
-from perdure.runtime.sinks import Incoming, Source, closed
+from perdure.runtime.sinks import Incoming, Source, check_source, closed, ended, within
 from perdure.telemetry import emit, logger
 
 if TYPE_CHECKING:
@@ -49,19 +49,11 @@ class Intake:
     def __post_init__(self) -> None:
         if ":" in check_name("a source's name", self.name):
             raise UsageError(f"a source's name has no colon, as {self.name!r} has: one stands between it and an id")
-        if not isinstance(self.source, Source):
-            raise UsageError(f"{shown(self.source)} is no perdure.Source; give one, or a subclass of your own")
+        check_source(self.name, self.source)
         if (self.start is None) == (self.send_to is None):
             raise UsageError(
                 f"source {self.name!r} starts runs (start=agent) or sends messages (send_to=...): give one"
             )
-        if not is_async(self.source.close):
-            raise UsageError(f"close of source {self.name!r} is a plain def; declare it with async def")
-        if is_async(self.source.receive):
-            raise UsageError(f"receive of source {self.name!r} yields nothing; let it yield what comes")
-        window: object = self.source.window
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise UsageError(f"window of source {self.name!r} is {shown(window)}; give a whole number from 1 on")
         for what in ("send_to", "args", "thread_id", "tenant"):
             given = getattr(self, what)
             if given is not None and not callable(given):
@@ -71,13 +63,22 @@ class Intake:
 
     async def take(self, app: App, item: Incoming) -> None:
         """Put on disk what it means."""
+        putting = self._meant(app, item)
+        try:
+            await putting
+        except asyncio.CancelledError as error:
+            if cancelled_from_within(error) is error:
+                raise
+            raise StoreUnavailable("putting it on disk was cut short; it is tried again") from error
+
+    def _meant(self, app: App, item: Incoming) -> Coroutine[Any, Any, Any]:
+        """What puts it on disk, from what the user's functions say of it."""
         key = self._key(item.id)
         if self.send_to is not None:
-            await app.send(self.send_to(item), item.data, key=key)
-            return
+            return app.send(self.send_to(item), item.data, key=key)
         assert self.start is not None
         args = (item.data,) if self.args is None else self.args(item)
-        await app.start(
+        return app.start(
             self.start, *args, key=key, if_busy="enqueue",
             thread_id=None if self.thread_id is None else self.thread_id(item),
             tenant=None if self.tenant is None else self.tenant(item),
@@ -102,27 +103,31 @@ class Consumer:
         name = f"source {intake.name}"
         self._backoff = Backoff(name, Trouble(name, is_ordinary=is_transient, foreign=True))
         self._trouble = Trouble(f"intake of {name}", is_ordinary=lambda error: True)
+        self._unheard = Trouble(f"acknowledging to {name}", is_ordinary=lambda error: True)
         self._put_off: set[Backoff] = set()
         """Of what cannot be taken just now."""
+        self._leaving = False
+        """Nothing more is taken, whatever the source still gives."""
 
     async def run(self) -> None:
         """Take until cancelled. What is under way then is not acknowledged, and comes again."""
+        name = f"source {self._intake.name}"
+        receiving = asyncio.create_task(serve(name, self._begin, backoff=self._backoff), name=name)
         try:
-            await serve(f"source {self._intake.name}", self._begin, backoff=self._backoff)
+            await asyncio.wait([receiving])
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await closed(f"source {self._intake.name!r}", self._intake.source.close)
+            self._leaving = True
+            try:
+                await ended(f"source {self._intake.name!r}", {receiving, *self._tasks})
+            finally:
+                await closed(f"source {self._intake.name!r}", self._intake.source.close)
 
     async def _begin(self) -> float:
         """Take until the source ends or breaks; a client that lets go of its connection may cancel who waits on it."""
-        try:
+        if self._leaving:  # it has kept its cancellation to itself
+            raise asyncio.CancelledError
+        with shielded():
             return await self._receive()
-        except asyncio.CancelledError as error:
-            if (meant := cancelled_from_within(error)) is error:
-                raise
-            raise meant from error
 
     async def _receive(self) -> float:
         items = self._intake.source.receive()
@@ -134,13 +139,15 @@ class Consumer:
                     raise UsageError(f"{gave}; a source gives perdure.Incoming(id, data, ...)")
                 self._backoff.succeeded()
                 await self._places.acquire()
+                if self._leaving:
+                    break
                 task = asyncio.create_task(self._take(item), name=f"source {self._intake.name}")
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
         finally:
             if isinstance(items, AsyncGenerator):  # it has a connection, which is not the collector's to close
                 await items.aclose()
-        return 0.1
+        return 0 if self._leaving else 0.1
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -149,7 +156,7 @@ class Consumer:
     async def _take(self, item: Incoming) -> None:
         try:
             await self._put_on_disk(item)
-        except (Exception, SystemExit) as error:  # the edge of user code: what it cannot take it never can
+        except Exception as error:  # the edge of user code: what it cannot take it never can
             await self._reject(item, error)
         else:
             await self._answer(item.ack, item)
@@ -161,11 +168,12 @@ class Consumer:
         backoff = Backoff(f"intake of source {self._intake.name}", self._trouble)
         while True:
             try:
-                await self._intake.take(self._app, item)
+                with shielded():
+                    await self._intake.take(self._app, item)
             except AWAY as error:
                 self._put_off.add(backoff)
                 await asyncio.sleep(backoff.failed(error))
-            except (Exception, SystemExit):
+            except Exception:
                 self._is_through(backoff)
                 raise
             else:
@@ -186,9 +194,13 @@ class Consumer:
     async def _answer(self, answer: Callable[[], Any], item: Incoming) -> None:
         """Tell the broker. Where it does not hear, it sends the same again, and that is known by its id."""
         try:
-            await answer()
+            with shielded():
+                await within(self._intake.source.timeout_s, answer, "its broker did not hear of it")
         except Exception as error:  # the edge of somebody else's client
             emit("source.unheard", source=self._intake.name, id=item.id, error=one_line(error))
+            self._unheard.began(error)
+        else:
+            self._unheard.ended()
 
 
 @asynccontextmanager

@@ -84,6 +84,9 @@ RESERVED_MAX: Final = 2**58
 DELIVERY_TIMEOUT_S: Final = 30.0
 """How long a sink may take for one delivery."""
 
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long a source's broker may take to hear that something is taken, or rejected."""
+
 DELIVERIES_AT_ONCE: Final = 32
 """Of one sink, in one worker's hands: one that hangs does not hold up the others."""
 

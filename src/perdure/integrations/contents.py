@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from perdure.runtime.callables import shielded
 from perdure.runtime.sinks import Incoming, Outgoing
 
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
@@ -35,7 +36,8 @@ def decoded(content: bytes) -> Any:
 def incoming(make: Callable[[], Incoming], *, name: str, reject: Callable[[], Awaitable[None]]) -> Incoming:
     """What has come. One that nothing can be made of is given as such, to be rejected: it takes no other along."""
     try:
-        return make()
+        with shielded():
+            return make()
     except Exception as error:  # the edge of user code, and of what anybody may have sent
         return Incoming(id=name, data=None, reject=reject, unfit=error)
 

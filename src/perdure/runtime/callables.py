@@ -14,8 +14,9 @@ import importlib
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from perdure.core.errors import one_line
@@ -153,6 +154,24 @@ def contained(error: BaseException) -> BaseException:
             return error
         case _:
             return RuntimeError(f"{one_line(error)} (it is no Exception, and was raised out of a body all the same)")
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """The edge of user code that is no run's, a sink's or a source's: whatever it raises is a failure of its own, and
+    ends neither the process nor, unheard, whoever has called it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise exited(error) from error
+    except asyncio.CancelledError as error:
+        if (meant := cancelled_from_within(error)) is error:
+            raise
+        raise meant from error
+    except BaseException as error:
+        raise RuntimeError(f"it raised a {type(error).__name__}, which is no Exception") from error
 
 
 def _end_with_parent() -> None:

@@ -14,7 +14,6 @@ import asyncio
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.codec import codec_for
@@ -26,12 +25,10 @@ from perdure.core.retry import backoff_s, may_deliver_again
 from perdure.core.transience import retry_after_s
 from perdure.errors import StoreUnavailable, Undeliverable
 from perdure.runtime.billing import bill_of
-from perdure.runtime.callables import exited
 from perdure.runtime.info import moment
 from perdure.runtime.payloads import load_payload
 from perdure.runtime.service import came, first_of, serve
-from perdure.runtime.sinks import Outgoing, Sink
-from perdure.runtime.strays import disown, see
+from perdure.runtime.sinks import Outgoing, Sink, within
 from perdure.store.protocol import Hint
 from perdure.telemetry import emit
 
@@ -48,9 +45,6 @@ due: each gives back what this relay does not know of."""
 STRIKES_MAX: Final = RECOVERIES_MAX
 """Deaths of workers in a row that had a delivery in their hands, before it is given up: as many as for runs. The last
 of them it met as a suspect, without another suspect beside it."""
-
-LET_GO_S: Final = 1.0
-"""How long a sink may take to let go of what it is told to."""
 
 UNREAD_S: Final = 1.0
 """After how long what could not be read is read again."""
@@ -166,7 +160,7 @@ class Relay:
             return Settlement(delivery.id, delivery.attempts, DeliveryState.DEAD, error=why)
         sink = self._tenure.sinks[delivery.sink]
         item = await self._read(delivery)
-        await within(sink.timeout_s, functools.partial(sink.deliver, item))
+        await within(sink.timeout_s, functools.partial(sink.deliver, item), "its sink did not take it")
         return Settlement(delivery.id, delivery.attempts, DeliveryState.DELIVERED)
 
     async def _read(self, delivery: Delivery) -> Outgoing:
@@ -218,36 +212,11 @@ class Relay:
             self._wake.set()
 
 
-async def within(limit_s: float, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Wait for a sink's call for so long, and a moment longer for it to let go; then it is left to itself."""
-    task = asyncio.ensure_future(_called(call))
-    try:
-        done, _ = await asyncio.wait([task], timeout=limit_s)
-        if not done:
-            task.cancel()
-            await asyncio.wait([task], timeout=LET_GO_S)
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                raise TimeoutError(f"its sink did not take it within {limit_s:g} s")
-        await task
-    finally:
-        if not task.done():
-            task.cancel()
-            disown(task)
-        task.add_done_callback(see)
-
-
-async def _called(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    try:
-        await call()
-    except SystemExit as error:
-        raise exited(error) from error
-
-
 def _asked_s(error: BaseException, now_us: int) -> float:
     """How long the other side asked to wait: as elsewhere, believed up to a day."""
     try:
         return min(retry_after_s(error, now_us) or 0.0, RETRY_AFTER_S_MAX)
-    except Exception:  # the edge of user code: an attribute of an error may do anything
+    except (Exception, SystemExit):  # the edge of user code: an attribute of an error may do anything
         return 0.0
 
 

@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from perdure.core.limits import DELIVERIES_AT_ONCE, DELIVERY_TIMEOUT_S
+from perdure.core.limits import ANSWER_TIMEOUT_S, DELIVERIES_AT_ONCE, DELIVERY_TIMEOUT_S
 from perdure.core.retry import Retry
 from perdure.core.shown import shown
 from perdure.errors import UsageError
-from perdure.runtime.callables import exited, is_async, name_of
+from perdure.runtime.callables import exited, is_async, name_of, shielded
+from perdure.runtime.strays import leave, where
 from perdure.telemetry import logger
 
 CLOSE_S: Final = 5.0
-"""How long a sink or a source may take to let go of its connections."""
+"""How long a sink or a source may take to let go of its connections, and a source, before that, to stop receiving."""
+
+LET_GO_S: Final = 1.0
+"""How long a sink or a source may take to let go of what it is told to."""
 
 DELIVERY_RETRY: Final = Retry(attempts=40, delay_s=1.0, max_delay_s=900.0)
 """For about eight hours: a sink that is away for a night is not given up."""
@@ -77,22 +81,58 @@ async def _nothing() -> None:
 
 async def closed(name: str, close: Callable[[], Awaitable[None]]) -> None:
     """Let a sink or a source let go, for so long as that may take: what it holds after it dies with the process."""
-    task = asyncio.ensure_future(_called(close))
+    task = asyncio.ensure_future(_shielded(close))
     try:
         done, _ = await asyncio.wait([task], timeout=CLOSE_S)
     finally:
-        task.cancel()
+        leave(task)
     if not done:
         logger.error("%s did not close within %g s", name, CLOSE_S)
     elif not task.cancelled() and (error := task.exception()) is not None:
         logger.error("%s did not close", name, exc_info=error)
 
 
-async def _called(close: Callable[[], Awaitable[None]]) -> None:
+async def ended(name: str, tasks: Collection[asyncio.Task[None]]) -> None:
+    """Have a source's tasks end, for so long as that may take; those that do not are left to themselves."""
+    for task in tasks:
+        task.cancel()
     try:
-        await close()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+    finally:
+        for task in tasks:
+            if not task.done():
+                logger.error("%s does not let go, and is left to itself: %s", name, where(task))
+            leave(task)
+
+
+async def within(limit_s: float, call: Callable[[], Awaitable[None]], late: str) -> None:
+    """Wait for a call of a sink or a source for so long, and a moment longer for it to let go; then it is `late`, and
+    left to itself."""
+    task = asyncio.ensure_future(_called(call))
+    try:
+        done, _ = await asyncio.wait([task], timeout=limit_s)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task], timeout=LET_GO_S)
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                raise TimeoutError(f"{late} within {limit_s:g} s")
+        await task
+    finally:
+        leave(task)
+
+
+async def _called(call: Callable[[], Awaitable[None]]) -> None:
+    """Whatever else it raises is its caller's to judge."""
+    try:
+        await call()
     except SystemExit as error:
         raise exited(error) from error
+
+
+async def _shielded(call: Callable[[], Awaitable[None]]) -> None:
+    with shielded():
+        await call()
 
 
 def check_sink(name: str, sink: object) -> Sink:
@@ -110,6 +150,21 @@ def check_sink(name: str, sink: object) -> Sink:
     if not _is_positive(sink.concurrency, int):
         raise UsageError(f"concurrency of sink {name!r} is {shown(sink.concurrency)}; give a whole number from 1 on")
     return sink
+
+
+def check_source(name: str, source: object) -> Source:
+    """The source, if it can be one."""
+    if not isinstance(source, Source):
+        raise UsageError(f"{shown(source)} is no perdure.Source; give one, or a subclass of your own")
+    if not is_async(source.close):
+        raise UsageError(f"close of source {name!r} is a plain def; declare it with async def")
+    if is_async(source.receive):
+        raise UsageError(f"receive of source {name!r} yields nothing; let it yield what comes")
+    if not _is_positive(source.window, int):
+        raise UsageError(f"window of source {name!r} is {shown(source.window)}; give a whole number from 1 on")
+    if not _is_positive(source.timeout_s, float | int):
+        raise UsageError(f"timeout_s of source {name!r} is {shown(source.timeout_s)}; give a number of seconds above 0")
+    return source
 
 
 def _is_positive(value: Any, kind: Any) -> bool:
@@ -138,6 +193,8 @@ class Source(ABC):
 
     window: int = 100
     """How many may be under way at once."""
+    timeout_s: float = ANSWER_TIMEOUT_S
+    """How long `ack` or `reject` of one may take; what its broker has not heard then, it is expected to send again."""
 
     @abstractmethod
     def receive(self) -> AsyncIterator[Incoming]:

@@ -70,6 +70,14 @@ def disown(task: asyncio.Future[Any]) -> None:
         task.add_done_callback(_stuck.discard)
 
 
+def leave(task: asyncio.Future[Any]) -> None:
+    """Wait for a task no longer: what does not end when it is cancelled is left to itself."""
+    if not task.done():
+        task.cancel()
+        disown(task)
+    task.add_done_callback(see)
+
+
 def where(task: asyncio.Future[Any]) -> str:
     """A task's name, and the innermost place of the user's code on its stack, for people."""
     if not isinstance(task, asyncio.Task):
