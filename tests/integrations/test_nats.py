@@ -181,6 +181,30 @@ def test_what_was_not_acknowledged_comes_again(nats_server: Nats, name: str) -> 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("how", ["ack", "reject"])
+def test_a_message_whose_answer_was_not_heard_is_held_no_longer(
+    nats_server: Nats, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody hears")
+
+    async def main() -> None:
+        async with stream(nats_server, name) as context:
+            await consumer(context, name, ack_wait=0.5)
+            await context.publish(f"{name}.paid", b"tea")
+            async with taking(NatsSource(nats_server.url, f"{name}.>", durable="w")) as source:
+                first = await source.next()
+                with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+                    patch.setattr("nats.aio.msg.Msg.ack_sync", unheard)
+                    patch.setattr("nats.aio.msg.Msg.term", unheard)
+                    await getattr(first, how)()
+                again = await source.next()
+                assert again.id == first.id
+                await again.ack()
+
+    asyncio.run(main())
+
+
 def test_what_is_under_way_for_longer_than_its_time_out_does_not_come_again(nats_server: Nats, name: str) -> None:
     async def main() -> None:
         async with stream(nats_server, name) as context:

@@ -174,6 +174,25 @@ def test_what_is_under_way_for_longer_than_its_time_out_does_not_come_again_unti
     asyncio.run(main())
 
 
+def test_a_message_whose_acknowledgement_was_not_heard_is_held_no_longer(sqs: Sqs, name: str) -> None:
+    async def main() -> None:
+        async with queue(sqs, name) as (client, url):
+            await client.send_message(QueueUrl=url, MessageBody="tea")
+            source = SqsSource(url, client=sqs.client(), visibility=1)
+            own = await source._client.get()
+            delete, own.delete_message = own.delete_message, _unheard
+            async with taking(source) as taken:
+                first = await taken.next()
+                with pytest.raises(ConnectionError):
+                    await first.ack()
+                own.delete_message = delete
+                again = await taken.next()
+                assert again.id == first.id
+                await again.ack()
+
+    asyncio.run(main())
+
+
 def test_what_is_rejected_often_enough_is_put_aside_by_the_redrive_policy(sqs: Sqs, name: str) -> None:
     async def main() -> None:
         async with queue(sqs, f"{name}-dead") as (client, dead):
@@ -212,6 +231,10 @@ def test_a_lost_connection_ends_a_source(sqs: Sqs, name: str) -> None:
 def test_a_message_is_held_for_a_second_or_more() -> None:
     with pytest.raises(UsageError, match="visibility"):
         SqsSource("http://x/q", visibility=0.5)
+
+
+async def _unheard(**_: Any) -> None:
+    raise ConnectionError("nobody hears")
 
 
 async def _visible(client: Any, url: str) -> bool:

@@ -239,12 +239,16 @@ async def _renew(messages: list[Msg]) -> None:
 
 def _incoming(message: Msg, holding: Holding[Msg], line: _Line) -> Incoming:
     async def ack() -> None:
-        await line.during(message.ack_sync(timeout=ACK_S))
-        holding.drop(message.reply)
+        try:
+            await line.during(message.ack_sync(timeout=ACK_S))
+        finally:  # what was not heard comes again, if it is held no longer
+            holding.drop(message.reply)
 
     async def reject() -> None:
-        await message.term()
-        holding.drop(message.reply)
+        try:
+            await message.term()
+        finally:
+            holding.drop(message.reply)
 
     def make() -> Incoming:
         place = message.metadata

@@ -193,9 +193,11 @@ class SqsSource(Source):
         received = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
 
         async def ack() -> None:
-            client = await self._client.get()
-            await client.delete_message(QueueUrl=self._queue_url, ReceiptHandle=receipt)
-            holding.drop(receipt)
+            try:
+                client = await self._client.get()
+                await client.delete_message(QueueUrl=self._queue_url, ReceiptHandle=receipt)
+            finally:  # what was not heard comes again, if it is held no longer
+                holding.drop(receipt)
 
         async def reject() -> None:
             holding.drop(receipt)
