@@ -20,6 +20,11 @@ class KeywordOnly(Exception):
         super().__init__(f"code {code}")
 
 
+class Exiting(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -44,11 +49,12 @@ def test_builtin_types_have_short_names() -> None:
     assert error_info(NotSerializable("x")).type == "perdure.errors.NotSerializable"
 
 
-def test_an_exception_without_text_is_recorded() -> None:
-    info = error_info(raised(Unprintable()))
+@pytest.mark.parametrize(("error", "why"), [(Unprintable(), "RuntimeError"), (Exiting(), "SystemExit")])
+def test_an_exception_without_text_is_recorded(error: Exception, why: str) -> None:
+    info = error_info(raised(error))
 
-    assert "RuntimeError" in info.message
-    assert "Unprintable" in info.traceback
+    assert why in info.message
+    assert type(error).__name__ in info.traceback
 
 
 def test_an_exception_with_broken_notes_is_recorded() -> None:

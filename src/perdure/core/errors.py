@@ -109,14 +109,14 @@ def one_line(error: BaseException, limit: int = ERROR_CHARS_MAX) -> str:
 def _notes(error: BaseException) -> list[str]:
     try:
         return [str(note) for note in getattr(error, "__notes__", ())]
-    except Exception:  # the edge of user code: what is called notes may be anything
+    except (Exception, SystemExit):  # the edge of user code: what is called notes may be anything
         return []
 
 
 def _safely(make: Callable[[BaseException], str], error: BaseException) -> str:
     try:
         return make(error)
-    except Exception as trouble:  # the edge of user code: an exception's text, notes and attributes may be anything
+    except (Exception, SystemExit) as trouble:  # the edge of user code: an exception's text may be anything
         return f"<no text: {type_name(type(trouble))} while it was made>"
 
 

@@ -128,7 +128,7 @@ def _is_chosen(policy: Retry, error: BaseException) -> bool:
 def _says_yes(asked: Callable[[BaseException], bool], error: BaseException) -> bool:
     try:
         return bool(asked(error))
-    except Exception as trouble:  # the edge of user code: a function that breaks has not asked for another try
+    except (Exception, SystemExit) as trouble:  # the edge of user code: what breaks has not asked for another try
         error.add_note(f"retry_on broke on this error, so it is final: {type(trouble).__name__}")
         return False
 

@@ -23,5 +23,5 @@ def shown(value: object) -> str:
     """The value as its `repr` has it, shortened."""
     try:
         return _short.repr(value)
-    except Exception:  # the edge of user code: its repr
+    except (Exception, SystemExit):  # the edge of user code: its repr
         return f"<a {type_name(type(value))}>"

@@ -134,7 +134,7 @@ def _headers(holder: object) -> dict[str, Any]:
     try:
         pairs = headers.items() if hasattr(headers, "items") else ()
         return {_text(name).lower(): value for name, value in pairs}
-    except Exception:  # the edge of user code: what is called headers may be anything
+    except (Exception, SystemExit):  # the edge of user code: what is called headers may be anything
         return {}
 
 
@@ -157,5 +157,5 @@ def is_named(error: BaseException, names: Mapping[str, set[str]]) -> bool:
 def _attribute(holder: object, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except Exception:  # the edge of user code: a property that raises has nothing to tell
+    except (Exception, SystemExit):  # the edge of user code: a property that raises has nothing to tell
         return None

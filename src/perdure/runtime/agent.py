@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from perdure.core.budgets import Limits
 from perdure.core.codec import Codec, codec_for
 from perdure.core.endings import Again
+from perdure.core.errors import text_of
 from perdure.core.mutability import can_change
 from perdure.core.retry import Retry
 from perdure.core.signature import Signature, param_annotation, return_annotation
@@ -109,7 +110,7 @@ class StateType:
         except Exception as error:  # the edge of user code: a required field, a validator
             name = getattr(make, "__name__", make)
             raise UsageError(
-                f"a new thread's state cannot be made by calling {name}(): {error}; give its fields defaults, "
+                f"a new thread's state cannot be made by calling {name}(): {text_of(error)}; give its fields defaults, "
                 "or give the state parameter a default"
             ) from error
 

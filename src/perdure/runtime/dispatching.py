@@ -25,7 +25,7 @@ from perdure.core.changes import (
 from perdure.core.display import divergence_of_effect
 from perdure.core.effects import INTENDABLE, EffectState, effect_id
 from perdure.core.endings import Held
-from perdure.core.errors import printable
+from perdure.core.errors import printable, text_of
 from perdure.core.failures import encode_error, error_info, failure
 from perdure.core.happenings import Happening, what_happened
 from perdure.core.records import HeldReason, run_id, worker_id
@@ -468,7 +468,7 @@ class _UnrecordableError(Exception):
     """It was done, and what it returned cannot be recorded."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(text_of(error))
         self.error = error
 
 

@@ -29,7 +29,6 @@ from perdure.core.effects import Effect, Undoing
 from perdure.core.endings import Again, Ending, HandedBack, Held, Lost, Parked, Raised, Returned
 from perdure.core.errors import printable
 from perdure.core.failures import cancellation, encode_error, listed, run_error
-from perdure.core.paths import type_name
 from perdure.core.records import Blob, Claimed, HeldReason, RunState, run_id
 from perdure.core.retry import RetryIn, Stop, decide
 from perdure.core.snapshot import spill
@@ -38,6 +37,7 @@ from perdure.runtime.agent import STATE, Agent
 from perdure.runtime.callables import exited
 from perdure.runtime.group import Batch
 from perdure.runtime.host import Host
+from perdure.runtime.info import named
 from perdure.runtime.interruption import Cancelled, Interruption, Overdue
 from perdure.runtime.payloads import load_payload, load_state
 from perdure.runtime.step import Step
@@ -244,7 +244,7 @@ class Execution:
         except UsageError as error:
             return Raised(error)
         except Exception as error:  # the edge of user code: a constructor or a validator of the declared types
-            return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {type_name(type(error))}: {error}")
+            return Held(HeldReason.SCHEMA, f"super-step {self.number} does not load: {named(error)}")
         self.current = step
         step.interruption = self.interruption
         if (over := self._over()) is not None:  # closed while it loaded

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from perdure.core.codec import codec_for
+from perdure.core.errors import text_of
 from perdure.core.failures import decode_error
 from perdure.core.paths import type_name
 from perdure.core.records import AgentState, Checkpoint, ErrorInfo, Kind, Outcome, Run, RunState, run_id, worker_id
@@ -115,7 +116,7 @@ def plain(payload: bytes) -> Any:
 
 def named(error: Exception) -> str:
     """An error's text, with its type where that is not one of ours."""
-    return str(error) if isinstance(error, PerdureError) else f"{type_name(type(error))}: {error}"
+    return str(error) if isinstance(error, PerdureError) else f"{type_name(type(error))}: {text_of(error)}"
 
 
 def waiting_for(run: Run, *, head: int | None = None, now_us: int = 0) -> str | None:
