@@ -131,7 +131,7 @@ def test_a_thread_shows_its_mail_and_its_questions(at_store: Run, there: Asked) 
     assert [row["id"] for row in document["questions"]] == list(there.two)
 
 
-def test_the_doctor_says_what_waits_for_people_and_finds_it_well(at_store: Run) -> None:
+def test_the_doctor_says_what_waits_for_people_and_finds_nothing_wrong(at_store: Run) -> None:
     result = at_store("doctor")
 
     assert result.exit_code == 0

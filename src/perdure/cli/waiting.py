@@ -36,6 +36,8 @@ class Why:
     short: str
     what: str
     remedy: str | None = None
+    unserved: bool = False
+    """No worker that is alive will take it, however long it waits."""
 
 
 def why(
@@ -108,7 +110,7 @@ def _due(run: Run, *, live: Sequence[Worker], now_us: int) -> Why:
     """Nothing keeps it back but that nobody takes it."""
     if not live:
         remedy = f"start one that serves {_served(run)}: `perdure worker MODULE:APP`"
-        return Why("no worker is alive", "a worker: none is alive", remedy)
+        return Why("no worker is alive", "a worker: none is alive", remedy, unserved=True)
     return _claimable(run, live, now_us=now_us)
 
 
@@ -129,7 +131,8 @@ def _claimable(run: Run, live: Sequence[Worker], *, now_us: int) -> Why:
     if not able:
         pinned = clean(run.deployment or "")
         remedy = f"start one: `perdure worker MODULE:APP --deployment {pinned}`"
-        return Why(f"no worker of {pinned}", f"a worker of deployment {pinned}: none is alive", remedy)
+        said = f"a worker of deployment {pinned}: none is alive"
+        return Why(f"no worker of {pinned}", said, remedy, unserved=True)
     alive = f"{count(len(able), 'worker')} alive"
     if not any(worker.idle for worker in able):
         held = count(sum(worker.running for worker in able), "run")
@@ -138,7 +141,7 @@ def _claimable(run: Run, live: Sequence[Worker], *, now_us: int) -> Why:
         return Why("about to be claimed", f"its claim: {alive}, and it has only just become due")
     remedy = f"start one that serves it: `perdure worker MODULE:APP --queue {clean(run.queue)}`"
     serves = f"a worker that serves {_served(run)}: {alive}, idle, and not taking it"
-    return Why("no worker serves it", serves, remedy)
+    return Why("no worker serves it", serves, remedy, unserved=True)
 
 
 def _served(run: Run) -> str:

@@ -63,6 +63,8 @@ class Marks:
 
     ok: str = "✓"
     bad: str = "✗"
+    person: str = "!"
+    """Nothing is wrong, but it waits for somebody."""
     open: str = "…"
     moved: str = "↪"
     wait: str = "◷"
