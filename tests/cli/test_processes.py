@@ -159,6 +159,7 @@ def test_a_started_run_is_on_disk_and_says_what_it_waits_for(start: Start) -> No
         (("quote", "--kwargs", "[]"), "--kwargs takes a JSON object"),
         (("quote", "--kwargs", '{"tenant": "x"}'), "give it as --tenant"),
         (("quote", "--args", '[{"name": "lamp", "count": "two"}]'), "argument 'item'"),
+        (("quote", "--args", '[{"name": "lamp", "conut": 2}]'), "no field 'conut' (did you mean 'count'?)"),
         (("quote",), "missing a required argument"),
         (("quite",), "registered are: quote, stuck"),
     ],

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.core.answers import unknown_fields
 from perdure.core.signature import Signature
 from perdure.errors import NotSerializable, UsageError
 
@@ -52,7 +53,11 @@ def typed(signature: Signature, args: list[Any], kwargs: Mapping[str, Any]) -> t
 def _typed(signature: Signature, param: str | None, value: Any) -> Any:
     if param is None:
         return value
+    codec = signature.codec(param)
     try:
-        return signature.codec(param).from_builtins(value)
+        made = codec.from_builtins(value)
     except NotSerializable as error:
         raise UsageError(f"argument {param!r} of {signature.text}: {error}", param=param) from error
+    if (strange := unknown_fields(codec.annotation, value)) is not None:
+        raise UsageError(f"argument {param!r} of {signature.text}: {strange}", param=param)
+    return made

@@ -285,6 +285,30 @@ def _misspelt(name: str, known: list[str]) -> str:
     return f"there is no field {shown(name)}" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
+def unknown_fields(annotation: Any, data: Any) -> str | None:
+    """Fields somewhere in JSON-shaped data that the declared type does not have, in a sentence; None where there are
+    none. What else is wrong with the data is not looked at: decoding it has said so."""
+    if not any(_dicts(data)):
+        return None
+    try:
+        schema = _schema_of_type(annotation)
+    except TypeError:  # keys that JSON has not, say: then there is nothing to compare with
+        return None
+    _close(schema)
+    for error in _without_patterns()(schema).iter_errors(data):
+        meant: Any = error if error.validator == "additionalProperties" else _innermost(error)
+        if (found := _unknown_field(meant)) is not None:
+            said, wanted = found
+            return f"{_short(said)}, at {meant.json_path}; it takes {_short(wanted)}"
+    return None
+
+
+def _innermost(error: Any) -> Any:
+    from jsonschema.exceptions import best_match
+
+    return _of_the_branch_meant(best_match([error]))
+
+
 class _Work:
     """What the patterns of one answer's schema may cost still."""
 
@@ -405,6 +429,15 @@ def _kind_named_in(schema: Any) -> Any:
         return validator_for(schema, default=None)
     except ValueError:
         return None  # no address of anything
+
+
+@lru_cache(maxsize=1)
+def _without_patterns() -> Any:
+    """The kind of validator that holds no text to a pattern: what those may cost is not bounded here."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(Draft202012Validator, {"pattern": None})
 
 
 @lru_cache(maxsize=16)

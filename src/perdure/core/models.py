@@ -106,10 +106,15 @@ def adapter(annotation: Any) -> Any:
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:
-    """The JSON schema of what `decode_model` and `adapter` take."""
+    """The JSON schema of what `decode_model` and `adapter` take. Raises `TypeError` for a type that has none."""
     import pydantic
 
-    schema: dict[str, Any] = pydantic.TypeAdapter[Any](annotation).json_schema(by_alias="by_name" not in _validation())
+    try:
+        schema: dict[str, Any] = pydantic.TypeAdapter[Any](annotation).json_schema(
+            by_alias="by_name" not in _validation()
+        )
+    except pydantic.errors.PydanticInvalidForJsonSchema as error:
+        raise TypeError(str(error)) from error
     return schema
 
 
