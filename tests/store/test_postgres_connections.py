@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import shutil
 import socket
 import ssl
@@ -21,10 +22,10 @@ import pytest
 from perdure.core.changes import Change, CommitOutcome
 from perdure.core.limits import RECOVERIES_MAX
 from perdure.core.records import RunState
-from perdure.errors import NotSerializable, SchemaAhead, SchemaOutdated, StoreError, StoreUnavailable, UsageError
+from perdure.errors import NotSerializable, SchemaAhead, SchemaOutdated, StoreError, StoreUnavailable
 from perdure.store.postgres import PostgresStore, attendance, listener
 from perdure.store.postgres.address import parse
-from perdure.store.postgres.lines import drop
+from perdure.store.postgres.lines import connect, drop
 from perdure.store.protocol import Hint, Store
 from perdure.testing.conformance import Bench
 from perdure.testing.conformance.harness import Harness, attempt, end, hints, requeue, step
@@ -76,45 +77,32 @@ def socket_of(server: postgres.Server) -> Any:
     return server.directory / f".s.PGSQL.{server.port}"
 
 
-# -- addresses -----------------------------------------------------------------------------------------------
+def test_a_connection_that_is_given_up_while_it_is_made_says_nothing() -> None:
+    """Not even at the moment when the driver has asked for encryption and looks for the answer."""
+
+    async def body() -> None:
+        server, told = postgres.shared(), []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        async with proxy(socket_of(server)) as passing:
+            address = parse(through(passing, server.fresh_url()).replace("sslmode=disable&", ""))
+            for turns in range(20):
+                connecting = asyncio.create_task(connect(address))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                connecting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    (await connecting).terminate()
+            await passing_over()
+        gc.collect()
+        assert told == []
+
+    on_loop(body)
 
 
-def test_a_password_is_shown_nowhere() -> None:
-    store = PostgresStore("postgresql://me:secret@db.example/app?schema=runs&password=secret")
-
-    assert store.url == "postgresql://me@db.example/app?schema=runs"
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "mysql://u@h/d",
-        "postgresql://u@h/d?schema=a-b",
-        "postgresql://u@h/d?schema=" + "a" * 51,
-        "postgresql://u@h/d?pooler=maybe",
-    ],
-)
-def test_a_wrong_address_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError):
-        parse(url)
-
-
-def test_a_server_that_is_not_there_is_named_with_a_remedy() -> None:
-    store = PostgresStore("postgresql://me:secret@127.0.0.1:1/app")
-
-    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/app.*Is the server running") as caught:
-        asyncio.run(store.open())
-
-    assert "secret" not in str(caught.value)
-
-
-def test_a_database_that_is_not_there_is_no_passing_trouble() -> None:
-    url = postgres.shared().url().replace("/postgres?", "/nowhere?")
-
-    with pytest.raises(StoreError, match="Create it, or correct the URL") as caught:
-        asyncio.run(PostgresStore(url).open())
-
-    assert not isinstance(caught.value, StoreUnavailable)
+async def passing_over() -> None:
+    """Until no connection is being made."""
+    while others := [task for task in asyncio.all_tasks() if task.get_name() == "perdure-postgres-connect"]:
+        await asyncio.wait(others)
 
 
 # -- the schema ----------------------------------------------------------------------------------------------

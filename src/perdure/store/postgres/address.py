@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from perdure.errors import UsageError
+
+OWN: Final = ("schema", "pooler")
+"""Names in the query that are perdure's."""
 
 SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
@@ -47,7 +51,7 @@ def parse(url: str) -> Address:
     """Take the URL apart; a `UsageError` says what is wrong with it."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
-    own = {name: value for name, value in query if name in ("schema", "pooler")}
+    own = {name: value for name, value in query if name in OWN}
     rest = [(name, value) for name, value in query if name not in own]
     netloc = re.sub(r"^([^:@/]*):[^@/]*@", r"\1@", parts.netloc)
     shown = [(name, value) for name, value in query if name != "password"]
@@ -63,3 +67,16 @@ def parse(url: str) -> Address:
         raise UsageError(f"pooler={pooler} in {public}: it is transaction, or not given", pooler=pooler)
     dsn = urlunsplit(parts._replace(query=urlencode(rest)))
     return Address(dsn, public, schema, pooler == "transaction")
+
+
+def refused_setting(address: Address, error: Exception) -> UsageError:
+    """What the server refuses of the query: a name that neither perdure nor the driver has is a setting of the server,
+    and that one has no such setting, or not with such a value."""
+    given = [name for name, _ in parse_qsl(urlsplit(address.dsn).query) if f'"{name}"' in str(error)]
+    near = next((near[0] for name in given if (near := get_close_matches(name, OWN, n=1))), None)
+    meant = f" Did you mean {near}?" if near else ""
+    return UsageError(
+        f"{address.public} is refused: {error}.{meant} Its query takes {' and '.join(OWN)}, what the driver takes "
+        "(sslmode, host, ...), and settings of the server.",
+        url=address.public,
+    )

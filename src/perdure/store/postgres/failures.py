@@ -59,6 +59,13 @@ NO_SCHEMA: Final = (
     asyncpg.exceptions.InvalidSchemaNameError,
 )
 
+SETTING: Final = (
+    asyncpg.exceptions.UndefinedObjectError,
+    asyncpg.exceptions.InvalidParameterValueError,
+    asyncpg.exceptions.CantChangeRuntimeParamError,
+)
+"""While connecting: a setting in the URL that the server does not have, or not so."""
+
 NO_ACCESS: Final = (
     asyncpg.exceptions.InvalidAuthorizationSpecificationError,
     asyncpg.exceptions.InsufficientPrivilegeError,

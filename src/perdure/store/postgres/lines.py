@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.postgres import failures
-from perdure.store.postgres.address import Address
+from perdure.store.postgres.address import Address, refused_setting
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 30.0
@@ -25,6 +25,8 @@ CALL_TIMEOUT_S: Final = 30.0
 WORKER_TIMEOUT_S: Final = 5.0
 """The same for what a worker's lease depends on: there must be time for another try."""
 CLOSE_TIMEOUT_S: Final = 2.0
+LINGER_S: Final = 0.1
+"""For a connection that is being made when nobody wants it any more."""
 REPEATS_MAX: Final = 10
 """Tries of a transaction that keeps losing against others."""
 SERVER_VERSION_MIN: Final = 14
@@ -56,12 +58,16 @@ async def connect(
     pooled: dict[str, Any] = {"statement_cache_size": 0}
     direct: dict[str, Any] = {"server_settings": SETTINGS | plans, "max_cached_statement_lifetime": 0}
     try:
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(
-            address.dsn,
-            timeout=min(CONNECT_TIMEOUT_S, timeout_s),
-            command_timeout=timeout_s,
-            **(pooled if address.pooled else direct),
+        connection = await _whole(
+            asyncpg.connect(
+                address.dsn,
+                timeout=min(CONNECT_TIMEOUT_S, timeout_s),
+                command_timeout=timeout_s,
+                **(pooled if address.pooled else direct),
+            )
         )
+    except failures.SETTING as error:
+        raise refused_setting(address, error) from error
     except (*failures.DRIVER, ValueError) as error:
         raise failures.translate(error, address) from error
     version = connection.get_server_version()
@@ -70,6 +76,27 @@ async def connect(
         remedy = f"perdure needs Postgres {SERVER_VERSION_MIN} or later"
         raise StoreError(f"{address.public} is Postgres {version.major}.{version.minor}; {remedy}.", url=address.public)
     return connection
+
+
+async def _whole(connecting: Coroutine[Any, Any, asyncpg.Connection[Any]]) -> asyncpg.Connection[Any]:
+    """The connection. Where its caller is cancelled meanwhile, it is given a moment before it is broken off: the driver
+    leaves a future behind that nobody reads where that happens at the very beginning, and asyncio says so on stderr."""
+    task = asyncio.get_running_loop().create_task(connecting, name="perdure-postgres-connect")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait({task}, timeout=LINGER_S)
+        finally:
+            task.cancel()
+            task.add_done_callback(_terminate)
+        raise
+
+
+def _terminate(task: asyncio.Task[asyncpg.Connection[Any]]) -> None:
+    """End a connection that nobody waits for any more; that it did not come about is no news to anybody."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 async def hang_up(connection: asyncpg.Connection[Any]) -> None:

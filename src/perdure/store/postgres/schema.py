@@ -87,7 +87,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> tup
         if before > len(wanted):
             return before, before
         for migration in wanted[before:]:
-            if migration.version == 1:
+            if migration.version == 1 and not await _is_there(connection, address):
                 await connection.execute(f'create schema if not exists "{address.schema}"')
             await connection.execute(migration.text, timeout=MIGRATE_TIMEOUT_S)
         for text in functions(address.prefix):
@@ -102,3 +102,9 @@ async def _version(connection: asyncpg.Connection[Any], address: Address) -> int
         return 0
     found: int | None = await connection.fetchval(statements(address.prefix)["get_version"].text)
     return found or 0
+
+
+async def _is_there(connection: asyncpg.Connection[Any], address: Address) -> bool:
+    """Whether somebody has made the schema, empty. To make one that is there takes the right to make it."""
+    found: bool = await connection.fetchval(statements(address.prefix)["is_schema_there"].text, address.schema)
+    return found

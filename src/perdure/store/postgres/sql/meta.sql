@@ -1,5 +1,13 @@
+-- name: is_schema_there
+-- Whether there is a schema of that name, with tables in it or without.
+select exists (
+  select
+  from pg_namespace
+  where nspname = :schema
+)
+
 -- name: has_schema
--- Whether the schema is there. (Not to_regclass: that may remember, from before a wait, that it was not.)
+-- Whether perdure's tables are there. (Not to_regclass: that may remember, from before a wait, that it was not.)
 select exists (
   select
   from pg_class c
