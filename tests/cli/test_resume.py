@@ -61,6 +61,7 @@ def test_a_thread_stands_for_its_only_open_question(at_store: Run, there: Asked)
 
     assert question(at_store, there.flag)["answer"] is False
     assert again.exit_code == Exit.CONFLICT and "no open question" in again.stderr
+    assert "a run that this one has started may have asked it (`perdure interrupts list`)" in again.stderr
     assert two.exit_code == Exit.CONFLICT and all(name in two.stderr for name in there.two)
 
 

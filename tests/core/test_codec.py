@@ -465,3 +465,10 @@ def test_decoding_foreign_bytes_gives_a_value_or_a_typed_error(data: bytes) -> N
             codec_for(annotation).decode(data)
         except NotSerializable as error:
             assert error.path
+
+
+def test_what_is_refused_is_named_with_its_article() -> None:
+    with pytest.raises(NotSerializable, match=r"^An object cannot be recorded at \$"):
+        Codec().encode(object())
+    with pytest.raises(NotSerializable, match=r"^A complex cannot be recorded at \$\[0\]"):
+        Codec().encode([1j])

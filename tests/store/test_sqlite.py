@@ -343,3 +343,24 @@ def test_a_file_in_the_place_of_the_one_that_was_opened_is_left_alone(tmp_path: 
             await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("content", [b"app = App('desk')\n", b"x" * 5_000])
+def test_beside_a_file_that_is_no_database_nothing_is_made(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "desk.py"
+    path.write_bytes(content)
+
+    with pytest.raises(StoreError, match="it is not a SQLite database; give another path"):
+        asyncio.run(SQLiteStore(path).open())
+
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == content
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch()
+
+    async def version() -> tuple[int, int]:
+        return await SQLiteStore(tmp_path / "new.db").migrate()
+
+    before, after = asyncio.run(version())
+    assert before == 0 and after > 0

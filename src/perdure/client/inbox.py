@@ -211,7 +211,11 @@ async def _found(client: Client, what: object) -> Interrupt:
     if not rows and await client.store.get_thread(thread_id) is None:
         raise _no_interrupt(thread_id, client)
     if not rows:
-        raise Conflict(f"thread {thread_id!r} has no open question; it may have been answered", thread_id=thread_id)
+        raise Conflict(
+            f"thread {thread_id!r} has no open question: it may have been answered, or a run that this one has started "
+            "may have asked it (`perdure interrupts list`)",
+            thread_id=thread_id,
+        )
     names = [interrupt_id(row.id) for row in rows]
     some = ", ".join([f"{interrupt_id(row.id)} ({await _asked(client.store, row)})" for row in rows[:LISTED_MAX]])
     more = " and more" if len(rows) > LISTED_MAX else ""

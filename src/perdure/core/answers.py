@@ -26,7 +26,7 @@ from perdure.core.codec import UNDECLARED, codec_for
 from perdure.core.declared import annotation_name, decode_custom
 from perdure.core.digests import digest
 from perdure.core.limits import SCHEMA_BYTES_MAX
-from perdure.core.paths import SUBCLASSED, locate, scalar, type_name
+from perdure.core.paths import SUBCLASSED, a_type, locate, scalar
 from perdure.core.patterns import WORK_MAX, pattern_of
 from perdure.core.shown import shown
 from perdure.errors import InvalidAnswer, NotSerializable, UsageError
@@ -394,7 +394,7 @@ def _stand_in(part: Any) -> Any:
         return scalar(part)
     if "pydantic" in sys.modules:
         return models.encode_part(part)
-    raise TypeError(f"a {type_name(type(part))} is not data")
+    raise TypeError(f"{a_type(type(part))} is not data")
 
 
 def _whole(data: Any) -> Any:

@@ -26,7 +26,7 @@ import msgspec
 
 from perdure.core.declared import annotation_name, declared
 from perdure.core.limits import PAYLOAD_BYTES_MAX
-from perdure.core.paths import SCALARS, Found, compare, is_plain, locate, type_name
+from perdure.core.paths import SCALARS, Found, a_type, compare, is_plain, locate, type_name
 from perdure.errors import NotSerializable, PayloadTooLarge
 
 _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -168,7 +168,7 @@ def _shown(part: object) -> str:
     """A refused part in a few printable characters."""
     if isinstance(part, int) and part.bit_length() > 64:
         return f"An int of {part.bit_length():,} bits"
-    text = ascii(part) if type(part) in SCALARS else f"A {type_name(type(part))}"
+    text = ascii(part) if type(part) in SCALARS else a_type(type(part)).replace("a", "A", 1)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

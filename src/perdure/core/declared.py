@@ -14,7 +14,7 @@ from typing import Any, Final, Never, NoReturn
 import msgspec
 
 from perdure.core import models
-from perdure.core.paths import SUBCLASSED, scalar, type_name
+from perdure.core.paths import SUBCLASSED, a_type, scalar, type_name
 from perdure.errors import UsageError
 
 Hook = Callable[[Any], Any]
@@ -116,7 +116,7 @@ def _encode_base(part: Any) -> Any:
         return models.model_fields(part)
     if isinstance(part, SUBCLASSED) and not isinstance(part, Enum):
         return scalar(part)
-    raise TypeError(f"a {type_name(type(part))} is not data")
+    raise TypeError(f"{a_type(type(part))} is not data")
 
 
 def _encode_with_pydantic(part: Any) -> Any:

@@ -12,7 +12,7 @@ import sys
 from functools import lru_cache
 from typing import Any, Final, get_args
 
-from perdure.core.paths import SCALARS, type_name
+from perdure.core.paths import SCALARS, a_type
 
 _PLAIN: Final = frozenset((*SCALARS, list, tuple, dict, set, frozenset))
 """Types whose default can be told from a set value by comparing them."""
@@ -73,9 +73,9 @@ def encode_part(part: object) -> object:
     import pydantic_core
 
     if isinstance(part, pydantic.SecretStr | pydantic.SecretBytes):
-        raise TypeError(f"a {type_name(type(part))} would be recorded masked; pass secrets around records, not through")
+        raise TypeError(f"{a_type(type(part))} would be recorded masked; pass secrets around records, not through")
     if isinstance(part, type) or callable(part):
-        raise TypeError(f"a {type_name(type(part))} is not data")
+        raise TypeError(f"{a_type(type(part))} is not data")
     return pydantic_core.to_jsonable_python(part)
 
 

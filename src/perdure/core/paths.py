@@ -58,6 +58,12 @@ def type_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
+def a_type(cls: type) -> str:
+    """A value of a class, in words: `a dict`, `an object`."""
+    name = type_name(cls)
+    return f"an {name}" if name[0].lower() in "aeio" else f"a {name}"
+
+
 def scalar(value: str | int | float | bytes) -> object:
     """The plain scalar in an instance of a subclass, whatever that overrides."""
     match value:
@@ -179,14 +185,14 @@ def _difference(here: object, there: object, *, declared: bool) -> str | None:
     """What is wrong with `there` as the recorded form of `here`, their parts left aside; None if nothing is."""
     cls, back = type(here), type(there)
     if cls is back and cls not in _BUILTIN and not declared:
-        return f"a {type_name(cls)} is not plain data"
+        return f"{a_type(cls)} is not plain data"
     if cls is back or (cls, back) in _NO_LOSS:
         return _lost_key(here, there)
     if declared and cls in _BUILTIN and not (cls in (set, frozenset) and back is list):
         return _lost_key(here, there)
     if declared and issubclass(cls, back) and not (issubclass(cls, Enum | tuple) or _is_record(here)):
         return _lost_key(here, there)
-    return f"a {type_name(cls)} would come back as a {type_name(back)}"
+    return f"{a_type(cls)} would come back as {a_type(back)}"
 
 
 def _is_record(value: object) -> bool:

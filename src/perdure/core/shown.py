@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 from typing import Final
 
-from perdure.core.paths import type_name
+from perdure.core.paths import a_type
 
 _CHARS_MAX: Final = 200
 """Of one string, number or object."""
@@ -24,4 +24,4 @@ def shown(value: object) -> str:
     try:
         return _short.repr(value)
     except (Exception, SystemExit):  # the edge of user code: its repr
-        return f"<a {type_name(type(value))}>"
+        return f"<{a_type(type(value))}>"

@@ -171,6 +171,7 @@ class SQLiteStore(HandingVerbs):
         schema.check_library()
         filesystem.check_place(path)
         try:
+            self._check_file()
             self._directory.mkdir(exist_ok=True)
             lock = WriterLock(self._directory)
             try:
@@ -184,6 +185,17 @@ class SQLiteStore(HandingVerbs):
                 lock.close()
         except Exception as error:
             raise translate(error, path) from error.__cause__
+
+    def _check_file(self) -> None:
+        """Refuse a file that is no database before anything is made beside it. SQLite itself looks: whoever opens the
+        file otherwise and closes it drops all locks on it that SQLite has in this process."""
+        if self._directory.exists() or not self._database.path.exists():
+            return
+        connection = self._database.connect(cache_kib=READ_CACHE_KIB)
+        try:
+            connection.execute("pragma schema_version")
+        finally:
+            connection.close()
 
     # -- workers ---------------------------------------------------------------------------------------------
 
