@@ -64,7 +64,29 @@ def test_a_budgets_page_shows_what_is_spent_of_everything(at_trade: Run) -> None
 
     assert page.startswith("tenant:acme\n") and ", by ann" in page
     assert ["steps", "no limit", "1"] in cells(page)
-    assert "perdure usage --by agent --tenant acme" in page
+    assert "what used it: perdure usage --by agent --tenant acme\n" in page
+    assert page.endswith("spent is also what tries had reserved when their worker died, which is in no meter\n")
+
+
+def test_a_runs_budget_says_that_its_children_count_too(at_trade: Run, trade: Traded) -> None:
+    page = at_trade("budgets", "show", f"run:{trade.order}").stdout
+
+    assert f"what the run itself used: perdure usage --by run --run {trade.order}\n" in page
+    assert f"what it has started: perdure runs list --parent {trade.order}\n" in page
+    assert "what a run has started counts with it; spent is also" in page
+    assert "perdure usage --by run --agent research\n" in at_trade("budgets", "show", "agent:research").stdout
+
+
+def test_a_budget_for_somebody_who_is_not_known_is_kept_and_told(at_trade: Run) -> None:
+    strange = at_trade("budgets", "set", "agent:reserch", "--usd", "3")
+    tenant = at_trade("budgets", "set", "tenant:acne", "--usd", "3", "--json")
+    known = at_trade("budgets", "set", "agent:research", "--usd", "3")
+
+    assert (strange.exit_code, strange.stdout.partition("\n")[0]) == (0, "agent:reserch")
+    assert strange.stderr.startswith("no run of agent 'reserch' (did you mean research?); there are: ")
+    assert strange.stderr.endswith(". The budget is kept for when there is one\n")
+    assert "did you mean acme?" in tenant.stderr and json.loads(tenant.stdout)["name"] == "tenant:acne"
+    assert known.stderr == ""
 
 
 def test_a_budget_as_json_has_the_fields_of_budget_info(at_trade: Run) -> None:

@@ -64,7 +64,12 @@ def test_the_inbox_can_be_narrowed_and_paged(at_store: Run, there: Asked) -> Non
     assert ids("--limit", "1", "--after", there.approve) == [there.free]
     assert {row["state"] for row in listed(at_store, "--state", "all")} == set(InterruptState)
     assert f"--after {there.free}" in at_store("interrupts", "list", "--limit", "2").stdout
-    assert at_store("interrupts", "list", "--agent", "nobody").stdout == "no open questions\n"
+    assert at_store("interrupts", "list", "--assignee", "alcie").stdout == (
+        "no question for 'alcie' (did you mean alice?); there are: alice\n"
+    )
+    assert at_store("interrupts", "list", "--agent", "nobody").stdout.startswith(
+        "no run of agent 'nobody'; there are: "
+    )
 
 
 def test_what_came_of_closed_questions_is_listed(at_store: Run) -> None:

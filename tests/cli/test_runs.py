@@ -41,6 +41,24 @@ def test_the_list_is_newest_first_with_a_word_on_each(perdure: Run) -> None:
     assert "recovered 1×" in notes["r1"]
 
 
+def test_a_list_that_is_empty_for_a_misspelt_name_says_which_there_are(perdure: Run) -> None:
+    def said(*arguments: str) -> str:
+        return perdure(*arguments).stdout
+
+    assert said("runs", "list", "--agent", "reserch").startswith("no run of agent 'reserch' (did you mean research?)")
+    assert said("runs", "list", "--tenant", "acne") == (
+        "no run of tenant 'acne' (did you mean acme?); there are: acme\n"
+    )
+    assert said("runs", "list", "--tag", "urgent", "--tag", "nigthly") == (
+        "no run with tag 'nigthly' (did you mean nightly?); there are: nightly, urgent\n"
+    )
+    assert said("runs", "list", "--agent", "research", "--state", "cancelled") == "no runs\n"
+    assert said("threads", "list", "--agent", "cruch").startswith("no thread of agent 'cruch' (did you mean crunch?)")
+    assert said("deliveries", "list", "--tenant", "acne").startswith("no run of tenant 'acne' (did you mean acme?)")
+    assert said("interrupts", "list", "--tenant", "acme") == "no open questions\n"
+    assert documents(perdure, "--agent", "reserch") == []
+
+
 @pytest.mark.parametrize("columns", [80, 100, 140])
 @pytest.mark.parametrize("command", [("runs", "list"), ("threads", "list"), ("workers", "list", "--all")])
 def test_a_list_fits_its_width_whatever_is_in_it(perdure: Run, command: tuple[str, ...], columns: int) -> None:

@@ -20,6 +20,10 @@ UNITS: Final = ("usd", "tokens", "steps", "seconds")
 
 _WHOLE: Final = ("tokens", "steps")
 
+_DAY: Final = re.compile(r"\d{4}-", re.ASCII)
+_CLOCK: Final = re.compile(r"\d\d-\d\d[T ]\d\d:", re.ASCII)
+"""What comes behind it in a time as it is written here."""
+
 _TIME: Final = "2026-11-01T09:00+01:00"
 
 
@@ -63,6 +67,28 @@ def budget_of(option: str, given: Iterable[str]) -> Budget | None:
             raise UsageError(f"{option} names {unit} twice; give one limit of it")
         limits[unit] = limit(f"{option} {unit}", unit, amount)
     return Budget(**limits) if limits else None  # type: ignore[arg-type]
+
+
+def deadline(text: str | None) -> float | datetime | None:
+    """A deadline as it was given: so long from now, or a time with its offset. Raises `UsageError`."""
+    if text is None:
+        return None
+    shown, day = clean(text), _DAY.match(text)
+    if day is None:
+        try:
+            return duration("--deadline", text)
+        except UsageError as error:
+            raise UsageError(f"{error}; or a time with its offset ({_TIME})") from None
+    if not _CLOCK.match(text, day.end()):
+        raise UsageError(f"--deadline {shown!r} is no time of a day; give one, with its offset, as in {_TIME}")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--deadline {shown!r} is no time; it looks like {_TIME}") from None
+    if moment.utcoffset() is None:
+        said = f"give its offset too: {shown}Z, say, in UTC, or {shown}+01:00"
+        raise UsageError(f"--deadline {shown!r} does not say in which time zone; {said}")
+    return moment
 
 
 def day_or_time(option: str, text: str) -> date | datetime:

@@ -78,7 +78,9 @@ def print_budget(page: Page, info: BudgetInfo, *, now_us: int) -> None:
             rows.add_row(unit, *_cells(info, unit))
     page.print(rows)
     page.say()
-    page.print(Text.assemble(("what used it: ", "bold"), command(_look(info.name))), overflow="fold")
+    for said, look in _looks(info.name):
+        page.print(Text.assemble((f"{said}: ", "bold"), command(look)), overflow="fold")
+    page.print(Text(_ALSO_SPENT if info.name.startswith("tenant:") else f"{_STARTED}; {_ALSO_SPENT}", "dim"))
 
 
 def _header_rows(info: BudgetInfo, *, now_us: int) -> Iterator[tuple[str, str | Text]]:
@@ -89,7 +91,20 @@ def _header_rows(info: BudgetInfo, *, now_us: int) -> Iterator[tuple[str, str | 
         yield "set so far", often
 
 
-def _look(name: str) -> str:
-    """The command that shows what counts against a budget."""
+_STARTED: Final = "what a run has started counts with it"
+
+_ALSO_SPENT: Final = "spent is also what tries had reserved when their worker died, which is in no meter"
+
+
+def _looks(name: str) -> Iterator[tuple[str, str]]:
+    """The commands that show what counts against a budget, and what each shows of it."""
     kind, _, whose = name.partition(":")
-    return f"perdure usage --by {'agent' if kind == 'tenant' else 'run'} --{kind} {shlex.quote(clean(whose))}"
+    quoted = shlex.quote(clean(whose))
+    match kind:
+        case "tenant":
+            yield "what used it", f"perdure usage --by agent --tenant {quoted}"
+        case "agent":
+            yield "what its own runs used", f"perdure usage --by run --agent {quoted}"
+        case _:
+            yield "what the run itself used", f"perdure usage --by run --run {quoted}"
+            yield "what it has started", f"perdure runs list --parent {quoted}"

@@ -17,6 +17,7 @@ from perdure.errors import UsageError
 
 if TYPE_CHECKING:
     from perdure.app import App
+    from perdure.store.protocol import Store
 
 NO_LIMIT: Final = "none"
 """What drops a limit."""
@@ -118,3 +119,14 @@ async def _set(url: str, name: str, limits: dict[str, Any], *, by: str | None, a
     async with opened_app(url) as app:
         await set_limits(await app._client(), name, limits, by=by)
         await _print(app, name, as_json=as_json)
+        strange = await _strange((await app._client()).store, name)
+    if strange is not None:
+        click.echo(f"{strange}. The budget is kept for when there is one", err=True)
+
+
+async def _strange(store: Store, name: str) -> str | None:
+    """That no run is known of the agent or tenant whose budget this is: its name may be misspelt."""
+    from perdure.cli.nearest import none_of_runs
+
+    kind, _, whose = name.partition(":")
+    return await none_of_runs(store, **{kind: whose}) if kind in ("agent", "tenant") else None

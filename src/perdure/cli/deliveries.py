@@ -86,10 +86,12 @@ async def _list(url: str, where: DeliveryFilter, *, as_json: bool) -> None:
 
 async def _strange(store: Store, where: DeliveryFilter) -> str | None:
     """Why nothing is found, where that is a name that is not there. Raises `NotFound` for a run."""
-    from perdure.cli.nearest import none_of
+    from perdure.cli.nearest import none_of, none_of_runs
 
     if where.run is not None:
         await find_run(store, run_id(where.run))
+    if (said := await none_of_runs(store, tenant=where.tenant)) is not None:
+        return said
     if where.sink is None or await store.deliveries(DeliveryFilter(sink=where.sink, limit=1)):
         return None
     rows = await store.deliveries(DeliveryFilter(limit=LIST_ROWS_MAX))

@@ -10,7 +10,9 @@ import click
 from perdure.cli.options import json_option, page_options, store_option, thread_option
 from perdure.cli.paging import is_more
 from perdure.cli.stores import find_run, opened_app, parse_run, run_async
+from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.records import InterruptState, run_id
+from perdure.core.requests import InterruptFilter
 
 if TYPE_CHECKING:
     from perdure.client.inbox import InterruptInfo
@@ -61,11 +63,27 @@ async def _list(
         store = (await app._client()).store
         if run is not None and not infos:
             await find_run(store, run)
+        strange = await _strange(store, where) if not infos else None
         now_us = await store.now_us()
     if as_json:
         print_json([interrupt_document(info) for info in infos])
+    elif strange is not None:
+        click.echo(strange)
     else:
         print_interrupts(Page(), infos, state=chosen, now_us=now_us, more=more)
+
+
+async def _strange(store: Store, where: dict[str, str | None]) -> str | None:
+    """Why nothing is found, where that is a name that is not there."""
+    from perdure.cli.nearest import none_of, none_of_runs
+
+    if (said := await none_of_runs(store, agent=where["agent"], tenant=where["tenant"])) is not None:
+        return said
+    assignee = where["assignee"]
+    if assignee is None or await store.interrupts(InterruptFilter(state=None, assignee=assignee, limit=1)):
+        return None
+    rows = await store.interrupts(InterruptFilter(state=None, limit=LIST_ROWS_MAX))
+    return none_of("question for", assignee, (row.assignee for row in rows if row.assignee)) if rows else None
 
 
 @interrupts.command("show", short_help="Show a question, and how to answer it.")

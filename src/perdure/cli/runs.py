@@ -60,6 +60,7 @@ def list_runs(
 
 async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
     from perdure.cli.documents import run_document
+    from perdure.cli.nearest import none_of_runs
     from perdure.cli.run_pages import print_runs
     from perdure.terminal.page import Page, print_json
 
@@ -67,10 +68,15 @@ async def _list(url: str, where: RunFilter, *, as_json: bool) -> None:
         rows = await store.list_runs(where)
         if where.parent is not None and not rows:
             await find_run(store, run_id(where.parent))
+        strange = (
+            await none_of_runs(store, agent=where.agent, tenant=where.tenant, tags=where.tags) if not rows else None
+        )
         facts = await gather_facts(store, rows)
         more = await is_more(rows, where.limit, lambda row: store.list_runs(replace(where, limit=1, after=row.id)))
     if as_json:
         print_json([run_document(fact) for fact in facts.items])
+    elif strange is not None:
+        click.echo(strange)
     else:
         print_runs(Page(), facts, more=more)
 

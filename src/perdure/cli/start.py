@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import amounts
 from perdure.cli.amounts import budget_of, duration
 from perdure.cli.options import app_store_option, json_option
 from perdure.cli.remedies import look_at, told
@@ -71,26 +72,11 @@ def start(
     look_at(app.store_name)
     if app.store_name.startswith("memory:"):
         raise UsageError("memory:// ends with this command, and the run with it; give --store URL")
-    options["deadline"] = deadline_of(options["deadline"])
+    options["deadline"] = amounts.deadline(options["deadline"])
     options["budget"] = budget_of("--budget", options["budget"])
     options["delay"] = delay_before(options["deadline"], options["delay"])
     values, named = typed(app.find_agent(agent).signature, given, named)
     run_async(_start(app, agent, values, {**named, **options}, target=target, wait=wait, as_json=as_json))
-
-
-def deadline_of(text: str | None) -> float | datetime | None:
-    """A deadline as it was given: so long from now, or a time with its offset."""
-    if text is None or not text[:4].isdecimal() or text[4:5] != "-":
-        return None if text is None else duration("--deadline", text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"--deadline {text!r} is no time; it looks like 2026-12-01T09:00+01:00") from None
-    if moment.utcoffset() is None:
-        raise UsageError(
-            f"--deadline {text} does not say in which time zone; give the offset too, as {text}+01:00 does"
-        )
-    return moment
 
 
 def delay_before(deadline: float | datetime | None, delay: str) -> float:

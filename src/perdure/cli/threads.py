@@ -8,6 +8,7 @@ from perdure.cli.facts import gather_facts
 from perdure.cli.options import json_option, page_options, store_option
 from perdure.cli.paging import is_more
 from perdure.cli.stores import find_thread, opened, run_async
+from perdure.core.limits import LIST_ROWS_MAX
 from perdure.core.requests import RunFilter
 from perdure.runtime.settings import check_name
 
@@ -34,6 +35,7 @@ def list_threads(*, store: str, agent: str | None, limit: int, after: str | None
 
 async def _list(url: str, *, agent: str | None, limit: int, after: str | None, as_json: bool) -> None:
     from perdure.cli.documents import thread_document
+    from perdure.cli.nearest import none_of
     from perdure.cli.thread_pages import print_threads
     from perdure.terminal.page import Page, print_json
 
@@ -43,9 +45,13 @@ async def _list(url: str, *, agent: str | None, limit: int, after: str | None, a
         more = await is_more(rows, limit, lambda row: store.list_threads(agent=agent, limit=1, after=row.id))
         heads = {run.id: run for run in await store.get_runs([row.head for row in rows if row.head is not None])}
         now_us = await store.now_us()
+        others = await store.list_threads(limit=LIST_ROWS_MAX) if agent is not None and not rows else ()
+    strange = none_of("thread of agent", agent or "", (row.agent for row in others)) if others else None
     pairs = [(row, heads.get(row.head) if row.head is not None else None) for row in rows]
     if as_json:
         print_json([thread_document(row, head=head) for row, head in pairs])
+    elif strange is not None:
+        click.echo(strange)
     else:
         print_threads(Page(), pairs, now_us=now_us, more=more)
 

@@ -37,7 +37,6 @@ SYNC_S_MAX: Final = 0.05
 SYNCS_MEASURED: Final = 5
 
 
-
 @dataclass(frozen=True, slots=True)
 class Mount:
     """Where a file system is attached, and its type."""
