@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from perdure.cli.facts import Fact
+from perdure.cli.run_pages import note
+from perdure.core.records import ErrorInfo, RunState
 from perdure.runtime.info import RunInfo
 from perdure.store.sqlite.store import SQLiteStore
 from tests.cli.conftest import Run
+from tests.cli.rows import run
 from tests.cli.world import LONG
 
 
@@ -226,3 +230,17 @@ def test_a_terminal_without_the_characters_gets_plain_ones(perdure: Run, monkeyp
     page = shown(perdure, "r1")
 
     assert "+ plan" in page and "✓" not in page
+
+
+def test_the_note_of_a_failed_run_begins_with_the_cause() -> None:
+    error = ErrorInfo("perdure.errors.RunFailed", "step 'result:refund' of run r17: child r18 failed: no funds", "")
+    failed = Fact(run(state=RunState.FAILED), None, None, result=None, result_size=None, error=error)
+
+    assert note(failed).text == "RunFailed: child r18 failed: no funds"
+
+
+def test_a_run_that_was_cancelled_before_it_began_ended_then(perdure: Run) -> None:
+    perdure("cancel", "r5")
+
+    page = shown(perdure, "r5")
+    assert "before it began" in page and "after the start" not in page

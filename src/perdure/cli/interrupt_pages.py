@@ -62,9 +62,20 @@ def head(info: InterruptInfo) -> str:
     """The beginning of a question, with its name where it was given one."""
     if asks_for_budget(info) and (needs := need(info.payload)) is not None:
         return needs
+    if (asked := _of_effect(info)) is not None:
+        return asked[:HEAD_CHARS]
     text = info.payload if isinstance(info.payload, str) else json.dumps(jsonable(info.payload), ensure_ascii=False)
     named = "" if info.name == NAME_DEFAULT else f"{info.name}: "
     return (named + text)[:HEAD_CHARS]
+
+
+def _of_effect(info: InterruptInfo) -> str | None:
+    """The question what became of an effect, which has the same words for every one: so what tells it from others."""
+    match info.payload:
+        case {"effect": str() as effect, "name": str() as name, "why": str() as why} if info.name.startswith("effect:"):
+            return f"did {name} happen ({effect})? {why}"
+        case _:
+            return None
 
 
 def _expires(info: InterruptInfo, *, now_us: int) -> Text:

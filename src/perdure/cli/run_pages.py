@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -50,6 +51,9 @@ CHILDREN_SHOWN: Final = 20
 CHILDREN_OF_MANY: Final = 5
 """Of more than that so many are; the rest is in the tally, and in a list of its own."""
 
+_WHERE: Final = re.compile(r"^step '[^']*' of run r\d+: ", re.ASCII)
+"""Where an error of a step came from: its own page says so, and a column has room for the cause alone."""
+
 _ORDER: Final = (
     RunState.HELD, RunState.FAILED, RunState.WAITING, RunState.RUNNING, RunState.QUEUED, RunState.CANCELLED,
     RunState.COMPLETED,
@@ -94,7 +98,8 @@ def note(fact: Fact) -> Tail:
     if run.state is RunState.CANCELLED:
         return Tail(first_line(reason_of(fact)), "dim")
     if fact.error is not None:
-        return Tail(f"{short_type(fact.error.type)}: {first_line(fact.error.message)}", "red")
+        said = first_line(_WHERE.sub("", fact.error.message))
+        return Tail(f"{short_type(fact.error.type)}: {said}", "red")
     if run.cancel is not None:
         return Tail(f"to be cancelled: {run.cancel}", "yellow")
     if fact.why is not None:
@@ -138,7 +143,8 @@ def _header_rows(fact: Fact, *, now_us: int) -> Iterator[tuple[str, str | Text]]
     if run.started_at is not None:
         yield "started", f"{moment(run.started_at)}, after {duration(run.started_at - run.created_at)} in the queue"
     if run.ended_at is not None:
-        yield "ended", f"{moment(run.ended_at)}, {took(fact, now_us=now_us)} after the start"
+        after = "before it began" if run.started_at is None else f"{took(fact, now_us=now_us)} after the start"
+        yield "ended", f"{moment(run.ended_at)}, {after}"
     if run.deadline_at is not None and run.state not in TERMINAL:
         yield "deadline", f"{moment(run.deadline_at)}, {away(run.deadline_at, now_us=now_us)}"
     if run.cancel is not None and run.state not in TERMINAL:
@@ -280,16 +286,21 @@ def _print_how(page: Page, fact: Fact, log: RunLog, label: str) -> None:
     failed = sum(row.state is EffectState.UNDO_FAILED for row in log.effects)
     if failed:
         text = f"{page.marks.bad} {failed} of what it had done could not be undone: "
-        page.say(Text(text, style="bold red"), command(f"perdure effects list --run {name} --state undo_failed"))
-        page.say(Text("to try that again: ", style="bold"), command(f"perdure retry {name} --undo"))
+        _tell(page, (text, "bold red"), command(f"perdure effects list --run {name} --state undo_failed"))
+        _tell(page, ("to try that again: ", "bold"), command(f"perdure retry {name} --undo"))
     elif fact.run.undoing:
-        page.say("what it had done was undone: ", command(f"perdure effects list --run {name}"))
+        _tell(page, ("what it had done was undone: ", ""), command(f"perdure effects list --run {name}"))
     elif fact.run.state is RunState.CANCELLED and fact.run.cancel is None:
         page.say("its own code has cancelled it, and would again: start a new run instead")
     else:
         if (first := first_mended(fact.error)) is not None:
-            page.say(Text("first, its child: ", style="bold"), command(f"perdure {first}"))
-        page.say(Text(label, style="bold"), command(f"perdure retry {name}"))
+            _tell(page, ("first, its child: ", "bold"), command(f"perdure {first}"))
+        _tell(page, (label, "bold"), command(f"perdure retry {name}"))
+
+
+def _tell(page: Page, said: tuple[str, str], command: str) -> None:
+    """A command behind what it does: whole, for it is copied."""
+    page.print(Text.assemble(said, command), overflow="fold")
 
 
 def print_value(page: Page, value: Any, *, full: bool) -> None:
