@@ -15,7 +15,7 @@ import msgspec
 from perdure.core.budgets import Amounts, BudgetFilter, Limits, NewBudget, Spent
 from perdure.core.changes import AppendCheckpoint, Change, Deliver, RecordAttempt, Reserve
 from perdure.core.deliveries import Billing, ClaimDeliveries, DeliveryFilter, DeliveryState, NewDelivery, Settlement
-from perdure.core.limits import NEVER_US
+from perdure.core.limits import LIST_ROWS_MAX, NEVER_US
 from perdure.core.meters import UNIT, Meter, UsageBy, UsageFilter
 from perdure.core.records import Claimed
 from perdure.testing.differential.operations import UNIT_S, Call, Operation, blob
@@ -181,7 +181,7 @@ class Handing:
             ("budgets", (BudgetFilter(choose([None, "agent:", "run:r"]), limit, choose([None, "agent:bob"])),), {}),
             ("get_budgets", ((choose(ids), UNKNOWN, choose(ids)),), {}),
             ("next_delivery", (choose([SINKS, SINKS[:1], ()]),), {"suspects": run % 3 > 0}),
-            ("overdue_deliveries", (choose([0, NEVER_US]),), {"limit": limit}),
+            ("overdue_deliveries", (choose([0, NEVER_US]),), {"limit": LIST_ROWS_MAX}),
         ]
         verb, args, named = choose(calls)
         return Call(verb, args, named, by=by)

@@ -129,6 +129,8 @@ class Performance:
             answer = round(answer / (UNIT_S * 1_000_000))
         if isinstance(operation, Call) and operation.verb == "claim_deliveries" and isinstance(answer, list):
             answer = sorted(answer, key=lambda row: row.id)
+        if isinstance(operation, Call) and operation.verb == "overdue_deliveries" and isinstance(answer, list):
+            answer = by_place(answer)
         return shown(answer, await self.store.now_us())
 
     async def answer(self, operation: Operation) -> Any:
@@ -252,8 +254,12 @@ async def everything(store: Store, digests: Sequence[bytes]) -> dict[str, Any]:
 
 async def bills(store: Store) -> list[Delivery]:
     """Every bill, by its place; which numbers they have is the store's affair."""
-    rows = await store.deliveries(DeliveryFilter(bill=True, limit=limits.LIST_ROWS_MAX))
-    unnumbered = (msgspec.structs.replace(row, id=0) for row in rows)
+    return by_place(await store.deliveries(DeliveryFilter(bill=True, limit=limits.LIST_ROWS_MAX)))
+
+
+def by_place(rows: list[Delivery]) -> list[Delivery]:
+    """Deliveries by lane and turn, bills without their numbers."""
+    unnumbered = (msgspec.structs.replace(row, id=0) if row.bill else row for row in rows)
     return sorted(unnumbered, key=lambda row: (row.sink, row.partition, row.seq))
 
 
