@@ -98,6 +98,7 @@ class MortalStore:
         return await asyncio.get_running_loop().create_future()
 
 
+@pytest.mark.timeout(180)  # five hundred runs, on a busy machine
 @pytest.mark.parametrize(
     ("kind", "seeds"),
     [("memory", 500), ("sqlite", 40), pytest.param("postgres", 30, marks=pytest.mark.postgres)],

@@ -42,6 +42,9 @@ class EffectState(StrEnum):
     UNDO_FAILED = "undo_failed"
 
 
+TAKEN_BACK: Final = frozenset({EffectState.UNDONE, EffectState.UNDO_FAILED})
+"""Its undo has come to its end."""
+
 SETTLED: Final = {
     EffectState.INTENDED: (EffectState.DONE, EffectState.FAILED, EffectState.ABSENT, EffectState.UNKNOWN),
     EffectState.UNKNOWN: (EffectState.DONE, EffectState.FAILED, EffectState.ABSENT, EffectState.UNKNOWN),

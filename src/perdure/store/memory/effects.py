@@ -17,6 +17,7 @@ from perdure.core.effects import (
     INTENDABLE,
     RESOLVED,
     SETTLED,
+    TAKEN_BACK,
     UNDOABLE,
     Effect,
     EffectEvent,
@@ -210,6 +211,11 @@ def begin_again_to_undo(tables: Tables, run: int) -> bool:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
+
+
+def has_undone(tables: Tables, run: Run) -> bool:
+    """Whether the run's last claim has come to the end of an undo."""
+    return any(row.fence == run.fence and row.state in TAKEN_BACK for row in _of_run(tables, run.id))
 
 
 def seen(tables: Tables, row: Effect) -> Effect:

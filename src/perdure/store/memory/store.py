@@ -27,7 +27,7 @@ from perdure.core.records import (
 from perdure.core.requests import ClaimRequest, NewWorker, RunFilter, StartOutcome, StartRun
 from perdure.errors import StoreUnavailable
 from perdure.store import reasons
-from perdure.store.memory import commits, operating, reading, starts
+from perdure.store.memory import commits, effects, operating, reading, starts
 from perdure.store.memory.handing import HandingVerbs
 from perdure.store.memory.ledger import LedgerVerbs
 from perdure.store.memory.tables import Listener, Presence, Tables
@@ -195,8 +195,8 @@ class MemoryStore(WaitingVerbs, LedgerVerbs, HandingVerbs):
         held: list[int] = []
         for run in [tables.runs[run] for run in sorted(tables.held_by[worker])]:
             log = tables.checkpoints[run.id].values()
-            progress = any(row.super_step == run.super_step and row.fence == run.fence for row in log)
-            strikes = 0 if progress else run.strikes + 1
+            recorded = any(row.super_step == run.super_step and row.fence == run.fence for row in log)
+            strikes = 0 if recorded or effects.has_undone(tables, run) else run.strikes + 1
             lost = {"worker": None, "fence": run.fence + 1, "recoveries": run.recoveries + 1, "strikes": strikes}
             if strikes >= recoveries_max:
                 poison = {"reason": HeldReason.POISON.value, "detail": reasons.poisoned(strikes)}

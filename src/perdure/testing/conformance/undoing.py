@@ -157,6 +157,24 @@ class Undoing(Harness):
         assert (found.state, found.undo_attempt, found.worker, found.fence) == (UNDONE, 2, other, second.fence)
 
     @scenario
+    async def test_the_end_of_an_undo_is_progress_and_its_intent_is_none(self, bench: Bench) -> None:
+        worker, claimed = await bench.begin("t")
+        effects = [await bench.done(worker, claimed, f"e{n}") for n in range(3)]
+        await bench.commit(worker, undo(claimed))
+        await bench.die(worker)
+        strikes = []
+        for effect, state in zip(effects, (UNDONE, UNDO_FAILED, None), strict=True):
+            worker = await bench.worker()
+            claimed = await bench.claim_one(worker)
+            await bench.commit(worker, intend(claimed, effect, f"e{effects.index(effect)}", undo=True))
+            if state is not None:
+                await bench.commit(worker, settle(claimed, effect, state))
+            await bench.die(worker)
+            strikes.append((await bench.run(claimed.run)).strikes)
+
+        assert strikes == [0, 0, 1]
+
+    @scenario
     async def test_what_was_not_done_is_not_undone(self, bench: Bench) -> None:
         worker = await bench.worker()
         await bench.start_many(4)

@@ -44,6 +44,9 @@ begin
         when exists (
           select from perdure.checkpoints c
           where c.run = r.id and c.super_step = r.super_step and c.fence = r.fence
+        ) or exists (
+          select from perdure.effects e
+          where e.run = r.id and e.fence = r.fence and e.state in ('undone', 'undo_failed')
         ) then 0
         else r.strikes + 1
       end as strikes

@@ -83,7 +83,7 @@ from (
 
 -- name: recover_runs
 -- Take a dead worker's runs from it, to the places they had; a strike is forgotten where its last claim recorded
--- something.
+-- something, or came to the end of an undo.
 update perdure.runs
 set
   state = 'queued',
@@ -95,6 +95,10 @@ set
       select 1
       from perdure.checkpoints c
       where c.run = runs.id and c.super_step = runs.super_step and c.fence = runs.fence
+    ) or exists (
+      select 1
+      from perdure.effects e
+      where e.run = runs.id and e.fence = runs.fence and e.state in ('undone', 'undo_failed')
     ) then 0
     else strikes + 1
   end

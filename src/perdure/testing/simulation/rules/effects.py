@@ -87,7 +87,7 @@ def _of_audit(row: Effect, known: tuple[EffectEvent, ...], events: tuple[EffectE
     if last.attempt != counted and (counted or last.state is not EffectState.UNDO_FAILED):
         yield f"{name} is at try {counted}, and its audit ends with {last.attempt}"
     for before, event in pairwise(events):
-        said, again = ((each.state, each.attempt, each.fence) for each in (before, event))
+        said, again = ((each.state, each.attempt, each.fence, each.note) for each in (before, event))
         if said == again and event.fence is not None:
             yield f"{name}: {event.state} of try {event.attempt} was recorded twice under fence {event.fence}"
 

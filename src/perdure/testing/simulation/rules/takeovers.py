@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perdure.core.effects import TAKEN_BACK
 from perdure.core.records import HeldReason, Run, RunState, TakenOver
 from perdure.testing.simulation.rules.look import Write
 
@@ -26,10 +27,12 @@ def of_take_over(write: Write) -> Iterator[str]:
 
 
 def _of_strikes(write: Write, was: Run, run: Run) -> Iterator[str]:
-    """A death counts where the dead claim has recorded nothing in the current super-step; so many hold the run."""
+    """A death counts where the dead claim has recorded nothing in the current super-step, and come to the end of no
+    undo; so many hold the run."""
     log = write.before.logs.get(was.id, {})
     recorded = any(row.fence == was.fence and at[0] == was.super_step for at, row in log.items())
-    strikes = 0 if recorded else was.strikes + 1
+    mine = (row for row in write.before.effects.values() if (row.run, row.fence) == (was.id, was.fence))
+    strikes = 0 if recorded or any(row.state in TAKEN_BACK for row in mine) else was.strikes + 1
     poison = strikes >= write.kwargs["recoveries_max"]
     if run.strikes != strikes:
         yield f"run r{run.id}: {was.strikes} strikes became {run.strikes}, not {strikes}"
