@@ -181,9 +181,11 @@ def _of_mail(witness: Witness) -> Iterator[str]:
 
 
 def _of_held(witness: Witness, orders: list[Order], weather: Weather) -> Iterator[str]:
-    """Where only one run kills, it alone is held for it: what ran beside it is not taken for the culprit."""
+    """Where only one run kills, it alone is held for it: what ran beside it is not taken for the culprit. (Not so where
+    providers and recipients kill, for whoever calls them.)"""
     poisons = [order for order in orders if order.agent in (playbook.POISON.agent.name, "held")]
-    if len(poisons) > 1 or not is_harmless(weather):
+    calling = playbook.ACTING | playbook.DELIVERING | playbook.SPENDING
+    if len(poisons) > 1 or not is_harmless(weather) or any(order.agent in calling for order in orders):
         return
     for run in witness.held:
         if run.reason == HeldReason.POISON and run.agent != playbook.POISON.agent.name:
