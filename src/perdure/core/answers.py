@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from perdure.core.digests import digest
 from perdure.core.limits import SCHEMA_BYTES_MAX
 from perdure.core.paths import SUBCLASSED, a_type, locate, scalar
 from perdure.core.patterns import WORK_MAX, pattern_of
-from perdure.core.shown import shown
+from perdure.core.shown import did_you_mean, shown
 from perdure.errors import InvalidAnswer, NotSerializable, UsageError
 
 _REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -281,8 +280,7 @@ def _unknown_field(error: Any) -> tuple[str, str] | None:
 
 
 def _misspelt(name: str, known: list[str]) -> str:
-    near = get_close_matches(name[:_NAME_CHARS_MAX], known, 1)
-    return f"there is no field {shown(name)}" + (f" (did you mean {near[0]!r}?)" if near else "")
+    return f"there is no field {shown(name)}{did_you_mean(name[:_NAME_CHARS_MAX], known)}"
 
 
 def unknown_fields(annotation: Any, data: Any) -> str | None:

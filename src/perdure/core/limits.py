@@ -107,7 +107,7 @@ SUPER_STEPS_AHEAD_MAX: Final = 64
 After a worker's death the tries of so many are put on disk before their bodies begin."""
 
 CLAIM_ROWS_MAX: Final = 500
-"""Runs taken by one claim."""
+"""Runs, or deliveries to one sink, taken by one claim."""
 
 LIST_ROWS_MAX: Final = 1_000
 """Rows in one page of a listing."""

@@ -7,6 +7,8 @@ about it must come out all the same.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 from perdure.core.paths import a_type
@@ -17,6 +19,13 @@ _CHARS_MAX: Final = 200
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = _CHARS_MAX
 _short.maxlevel, _short.maxdict, _short.maxlist, _short.maxtuple = 4, 10, 20, 20
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Behind a name that is not known: ` (did you mean 'x'?)`, the known one that looks most like it; empty where none
+    does."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,6 @@ afterwards (`relay.py`); the run does not wait for that, and nothing that the si
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 from perdure.core.changes import Deliver
@@ -14,7 +13,7 @@ from perdure.core.codec import codec_for
 from perdure.core.deliveries import NewDelivery
 from perdure.core.labels import message_bytes
 from perdure.core.limits import ID_CHARS_MAX, LANE_MAX
-from perdure.core.shown import shown
+from perdure.core.shown import did_you_mean, shown
 from perdure.core.snapshot import spill
 from perdure.errors import OutboxFull, UsageError
 from perdure.runtime.dispatching import idempotency_key
@@ -70,8 +69,7 @@ def _known(at: SuperStep, name: str) -> None:
     sinks = at.host.sinks
     if name in sinks:
         return
-    near = difflib.get_close_matches(name, list(sinks), n=1)
-    guess = f" (did you mean {near[0]!r}?)" if near else ""
+    guess = did_you_mean(name, sinks)
     known = ", ".join(map(repr, sorted(sinks))) or "none"
     raise UsageError(
         f"there is no sink {shown(name)}{guess} on this worker's app; registered are: {known}. Register it before the "

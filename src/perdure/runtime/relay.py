@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.core.codec import codec_for
 from perdure.core.deliveries import ClaimDeliveries, Delivery, DeliveryState, Settlement, delivery_id
 from perdure.core.errors import one_line
-from perdure.core.limits import RECOVERIES_MAX, RETRY_AFTER_S_MAX
+from perdure.core.limits import CLAIM_ROWS_MAX, RECOVERIES_MAX, RETRY_AFTER_S_MAX
 from perdure.core.records import run_id
 from perdure.core.retry import backoff_s, may_deliver_again
 from perdure.core.transience import retry_after_s
@@ -34,9 +34,6 @@ from perdure.telemetry import emit
 
 if TYPE_CHECKING:
     from perdure.runtime.tenure import Tenure
-
-CLAIM_MAX: Final = 500
-"""Deliveries taken at a time."""
 
 UNSURE_S: Final = 60.0
 """For so long after a claim without an answer, it may have been done, or still be. Then claims go on, though nothing is
@@ -128,7 +125,9 @@ class Relay:
         busy = Counter(delivery.sink for delivery in self._in_hand.values())
         sinks = self._tenure.sinks.items()
         return {
-            name: min(sink.concurrency - busy[name], CLAIM_MAX) for name, sink in sinks if busy[name] < sink.concurrency
+            name: min(sink.concurrency - busy[name], CLAIM_ROWS_MAX)
+            for name, sink in sinks
+            if busy[name] < sink.concurrency
         }
 
     def _suspects(self) -> int:

@@ -7,11 +7,10 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from perdure.core.limits import CLEAN_UP_S, DURATION_S_MAX, LEASE_S, NAME_CHARS_MAX, RECOVERIES_MAX, STALL_LIMIT_S
-from perdure.core.shown import shown
+from perdure.core.shown import did_you_mean, shown
 from perdure.errors import UsageError
 
 CONCURRENCY = 1000
@@ -77,8 +76,7 @@ def _check_known(given: Iterable[str]) -> None:
     known = [field.name for field in fields(WorkerSettings)]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            guess = did_you_mean(name, known)
             raise UsageError(f"a worker has no setting {shown(name)}{guess}; there are: {', '.join(known)}")
 
 

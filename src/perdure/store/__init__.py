@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
 from os import PathLike
 from typing import Any, Final
 
-from perdure.core.shown import shown
+from perdure.core.shown import did_you_mean, shown
 from perdure.errors import UsageError
 from perdure.store.protocol import Hint, Store
 
@@ -94,10 +93,14 @@ def _sqlite(rest: str, url: str) -> Store:
 def _check_option(name: str, value: str, *, url: str) -> None:
     if name not in SQLITE_OPTIONS:
         known = ", ".join(SQLITE_OPTIONS)
-        raise UsageError(f"{url!r}: there is no option {name!r}{_nearest(name, SQLITE_OPTIONS)}; there is: {known}.")
+        raise UsageError(
+            f"{url!r}: there is no option {name!r}{did_you_mean(name, SQLITE_OPTIONS)}; there is: {known}."
+        )
     if value not in SQLITE_OPTIONS[name]:
         known = ", ".join(SQLITE_OPTIONS[name])
-        raise UsageError(f"{url!r}: {name} cannot be {value!r}{_nearest(value, SQLITE_OPTIONS[name])}; it is {known}.")
+        raise UsageError(
+            f"{url!r}: {name} cannot be {value!r}{did_you_mean(value, SQLITE_OPTIONS[name])}; it is {known}."
+        )
 
 
 def _postgres(url: str) -> Store:
@@ -122,8 +125,3 @@ def _unknown(url: str) -> UsageError:
         guess = f" Did you mean {near[0]}://?"
     forms = "".join(f"\n  {form};" for _, form in FORMS).rstrip(";")
     return UsageError(f"{public!r} is no address of a store.{guess} An address is one of:{forms}.", url=public)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

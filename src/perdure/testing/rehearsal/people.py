@@ -6,13 +6,13 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from perdure.app import App
 from perdure.core.changes import Place
 from perdure.core.keys import meant
 from perdure.core.records import Interrupt, InterruptState, interrupt_id, parse_id
+from perdure.core.shown import did_you_mean
 from perdure.errors import AlreadyAnswered, InterruptClosed, NotFound, UsageError
 from perdure.store.memory.tables import Tables
 from perdure.testing.answers import answered
@@ -117,5 +117,4 @@ def check_question(question: object) -> str:
 
 
 def _guessed(question: str, names: list[str]) -> str:
-    near = get_close_matches(question, names, n=1)
-    return repr(question) + (f" (did you mean {near[0]!r}?)" if near else "")
+    return f"{question!r}{did_you_mean(question, names)}"
